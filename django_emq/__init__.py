@@ -1,0 +1,118 @@
+"""A job queue for Django on Valkey or Redis.
+
+>>> import django_emq as emq
+>>> @emq.task(queue="mail")
+... def send(user_id: int) -> None: ...
+>>> send.enqueue(42)
+
+The names below are the public interface. They are imported at first use, so that a settings
+module may import this package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .backoff import Exponential, Fixed, Linear
+    from .context import JobContext, current_job
+    from .exceptions import (
+        Bury,
+        Discard,
+        EmqError,
+        InvalidArguments,
+        InvalidOption,
+        InvalidTask,
+        JobGone,
+        NoCurrentJob,
+        OutcomeUnknown,
+        PayloadTooLarge,
+        Refused,
+        Retry,
+        ServerError,
+        ServerRefused,
+        Snooze,
+        StaleToken,
+        UnknownTask,
+        VersionFence,
+    )
+    from .jobs import Job
+    from .queue import (
+        aenqueue,
+        aenqueue_at,
+        aenqueue_in,
+        aenqueue_many,
+        cas,
+        enqueue,
+        enqueue_at,
+        enqueue_in,
+        enqueue_many,
+    )
+    from .registry import Task, Unsent, task
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "backoff": "Exponential Fixed Linear",
+    "context": "JobContext current_job",
+    "exceptions": (
+        "Bury Discard EmqError InvalidArguments InvalidOption InvalidTask JobGone NoCurrentJob "
+        "OutcomeUnknown PayloadTooLarge Refused Retry ServerError ServerRefused Snooze StaleToken "
+        "UnknownTask VersionFence"
+    ),
+    "jobs": "Job",
+    "queue": (
+        "aenqueue aenqueue_at aenqueue_in aenqueue_many cas enqueue enqueue_at enqueue_in "
+        "enqueue_many"
+    ),
+    "registry": "Task Unsent task",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+__all__ = [
+    "Bury",
+    "Discard",
+    "EmqError",
+    "Exponential",
+    "Fixed",
+    "InvalidArguments",
+    "InvalidOption",
+    "InvalidTask",
+    "Job",
+    "JobContext",
+    "JobGone",
+    "Linear",
+    "NoCurrentJob",
+    "OutcomeUnknown",
+    "PayloadTooLarge",
+    "Refused",
+    "Retry",
+    "ServerError",
+    "ServerRefused",
+    "Snooze",
+    "StaleToken",
+    "Task",
+    "UnknownTask",
+    "Unsent",
+    "VersionFence",
+    "aenqueue",
+    "aenqueue_at",
+    "aenqueue_in",
+    "aenqueue_many",
+    "cas",
+    "current_job",
+    "enqueue",
+    "enqueue_at",
+    "enqueue_in",
+    "enqueue_many",
+    "task",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value

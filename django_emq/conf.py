@@ -1,0 +1,224 @@
+"""The settings: one dict ``EMQ``, read when first asked for, checked as a whole.
+
+    EMQ = {
+        "CACHE_ALIAS": "emq",
+        "LEASE": 15,
+        "QUEUES": {"mail": {"MAX_ATTEMPTS": 10, "BACKOFF": 60}},
+    }
+
+All times are in seconds. A bad value is never replaced by a guess: `settings` raises, and the
+system checks show every problem at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Literal
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+
+from .backoff import DEFAULT, Policy, resolve
+from .exceptions import InvalidOption
+from .keys import check_queue
+
+PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+DAY = 86400
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """What holds for one queue: its entry in QUEUES, and the general settings for the rest."""
+
+    lease: float  # seconds
+    max_attempts: int
+    max_stalls: int
+    backoff: Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings, with their defaults. ``EMQ["LEASE"]`` is ``settings().lease``."""
+
+    cache_alias: str = "emq"
+    prefix: str = "emq"
+    default_queue: str = "default"
+    lease: float = 15  # seconds a claim holds
+    max_attempts: int = 5
+    max_stalls: int = 3
+    backoff: Policy = DEFAULT
+    max_payload: int = 1024 * 1024  # bytes
+    dead_max: int = 10_000  # jobs in the morgue of a queue
+    dead_ttl: float = 180 * DAY  # seconds
+    socket_timeout: float = 5  # seconds
+    async_concurrency: int = 100
+    queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
+
+    def queue(self, name: str) -> QueueSettings:
+        """The settings of one queue, also of a queue that QUEUES does not name."""
+        return self.queues.get(name) or QueueSettings(
+            self.lease, self.max_attempts, self.max_stalls, self.backoff
+        )
+
+
+NAMES = tuple(item.name.upper() for item in fields(Settings))
+QUEUE_NAMES = tuple(item.name.upper() for item in fields(QueueSettings))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with the settings: a sentence with the way out."""
+
+    kind: Literal["unknown", "value", "contradiction"]
+    setting: str  # as a user would spell it: EMQ['LEASE']
+    sentence: str
+
+
+@cache
+def settings() -> Settings:
+    """The settings of the project.
+
+    Raises ImproperlyConfigured with the sentence of the first problem. Kept until ``EMQ`` or
+    ``CACHES`` changes in a test.
+    """
+    values, found = read()
+    if found:
+        raise ImproperlyConfigured(found[0].sentence)
+    return values
+
+
+def problems() -> list[Problem]:
+    """All that is wrong with the settings."""
+    return read()[1]
+
+
+def read() -> tuple[Settings, list[Problem]]:
+    """The settings with the default in place of each bad value, and the problems."""
+    found: list[Problem] = []
+    raw = getattr(django_settings, "EMQ", {})
+    values = _read_dict("EMQ", raw, NAMES, found)
+    queues = values.pop("queues", {})
+    general = replace(Settings(), **values)
+    names = {"EMQ['DEFAULT_QUEUE']": general.default_queue}
+    own = {}
+    for name, overrides in queues.items():
+        where = f"EMQ['QUEUES'][{name!r}]"
+        try:
+            names[where] = _queue_name(name)
+        except InvalidOption as error:
+            found.append(Problem("value", where, f"{where}: {error}"))
+        own[name] = replace(general.queue(name), **_read_dict(where, overrides, QUEUE_NAMES, found))
+    found += [_reserved(where, name) for where, name in names.items() if name == general.prefix]
+    return replace(general, queues=MappingProxyType(own)), found
+
+
+def _read_dict(
+    where: str, raw: object, known: Iterable[str], found: list[Problem]
+) -> dict[str, Any]:
+    """Parse one dict of settings; what is wrong with it goes to ``found`` and is left out."""
+    if not isinstance(raw, Mapping):
+        sentence = f"{where} is {reprlib.repr(raw)}. Give a dict, for instance {{'LEASE': 60}}."
+        found.append(Problem("value", where, sentence))
+        return {}
+    values = {}
+    for name, value in raw.items():
+        setting = f"{where}[{name!r}]"
+        if name not in known:
+            found.append(_unknown(setting, name, known))
+            continue
+        try:
+            values[name.lower()] = PARSERS[name](value)
+        except InvalidOption as error:
+            sentence = f"{setting} is {reprlib.repr(value)}. {error}"
+            found.append(Problem("value", setting, sentence))
+    return values
+
+
+def _unknown(setting: str, name: object, known: Iterable[str]) -> Problem:
+    if name in NAMES:
+        way_out = f"{name} holds for all queues: move it to EMQ itself."
+    else:
+        nearest = difflib.get_close_matches(str(name).upper(), known, n=1, cutoff=0)
+        way_out = f"The nearest known name is {nearest[0]!r}."
+    sentence = f"{setting} is not a setting. {way_out} Known here are {', '.join(known)}."
+    return Problem("unknown", setting, sentence)
+
+
+def _reserved(where: str, name: str) -> Problem:
+    sentence = (
+        f"{where} and EMQ['PREFIX'] both name {name!r}. The prefix names the keys of the whole "
+        "deployment, so no queue can have that name: change one of the two."
+    )
+    return Problem("contradiction", where, sentence)
+
+
+# -- parsers: value in, value out, or InvalidOption with the way out --------------------------
+
+
+def _number(low: float, high: float, unit: str, *, whole: bool = False) -> Callable[[object], Any]:
+    types = int if whole else (int, float)
+
+    def parse(value: object) -> Any:
+        # True is an int to Python, but nobody means 1 by it. NaN fails the comparison.
+        if isinstance(value, bool) or not isinstance(value, types) or not low <= value <= high:
+            number = "a whole number" if whole else "a number"
+            raise InvalidOption(f"Give {number} of {unit} from {low} to {high}.")
+        return value
+
+    return parse
+
+
+def _alias(value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidOption("Give the name of an alias in CACHES.")
+    return value
+
+
+def _prefix(value: object) -> str:
+    if not isinstance(value, str) or not PREFIX.match(value):
+        raise InvalidOption("Give 1 to 64 of the characters A-Z a-z 0-9 . _ -")
+    return value
+
+
+def _queue_name(value: Any) -> str:
+    # Whether it is the reserved word depends on PREFIX, which `read` looks at.
+    return check_queue(value, prefix="")
+
+
+def _queues(value: object) -> Mapping[Any, object]:
+    if not isinstance(value, Mapping):
+        raise InvalidOption("Give a dict of dicts, for instance {'mail': {'LEASE': 60}}.")
+    return value
+
+
+PARSERS: dict[str, Callable[[Any], Any]] = {
+    "CACHE_ALIAS": _alias,
+    "PREFIX": _prefix,
+    "DEFAULT_QUEUE": _queue_name,
+    "LEASE": _number(1, DAY, "seconds"),
+    "MAX_ATTEMPTS": _number(1, 1000, "failures", whole=True),
+    "MAX_STALLS": _number(1, 1000, "lost leases", whole=True),
+    "BACKOFF": resolve,
+    # The server itself takes no string longer than 512 MiB.
+    "MAX_PAYLOAD": _number(1, 512 * 1024 * 1024, "bytes", whole=True),
+    "DEAD_MAX": _number(1, 10_000_000, "jobs", whole=True),
+    "DEAD_TTL": _number(1, 3650 * DAY, "seconds"),
+    "SOCKET_TIMEOUT": _number(0.1, 3600, "seconds"),
+    "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
+    "QUEUES": _queues,
+}
+
+
+def _reset(*, setting: str, **kwargs: object) -> None:
+    if setting in ("EMQ", "CACHES"):
+        settings.cache_clear()
+
+
+setting_changed.connect(_reset, dispatch_uid="django_emq.conf")

@@ -1,0 +1,183 @@
+"""Everything that django_emq raises. The first line of a docstring is the message.
+
+Replies of the server are turned into these in one place, `connections.typed`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+
+class EmqError(Exception):
+    """The queue could not do what was asked."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(message or (type(self).__doc__ or "").split("\n")[0])
+
+
+# -- refusals: the script looked, decided, and changed nothing of the job ---------------------
+
+
+class Refused(EmqError):
+    """The server refused the transition; nothing was changed."""
+
+
+class StaleToken(Refused):
+    """The lease was lost: another worker has claimed this job since.
+
+    Reply class ``EMQSTALE``. Also raised when the token is right but the job is no longer
+    held: it was settled, swept or moved after the token was handed out.
+    """
+
+
+class JobGone(Refused):
+    """The job has no row: it was completed, discarded or removed.
+
+    Reply ``0`` of complete, ``EMQGONE`` of the others.
+    """
+
+
+class KindRefused(Refused):
+    """The id is not a job id: it must start with JOB.
+
+    Reply class ``EMQKIND``.
+    """
+
+
+class RateLimited(Refused):
+    """The queue is at its limit.
+
+    Reply class ``EMQRATE``.
+    """
+
+
+class DamagedRow(Refused):
+    """The key of the job's row holds something that is not a job row.
+
+    Reply class ``EMQROW``.
+    """
+
+
+class VersionFence(EmqError):
+    """The server's keys belong to another version of the queue.
+
+    Reply class ``EMQVERSION``. Fatal: no worker or producer of this version may write there.
+    """
+
+
+# -- calls that never became a job ------------------------------------------------------------
+
+
+class InvalidTask(EmqError, TypeError):
+    """The function cannot be a task."""
+
+
+class UnknownTask(EmqError, LookupError):
+    """No task is registered under this name."""
+
+
+class InvalidArguments(EmqError, TypeError):
+    """An argument does not survive JSON."""
+
+
+class InvalidOption(EmqError, ValueError):
+    """An option of the job is out of its range."""
+
+
+class PayloadTooLarge(InvalidOption):
+    """The job's payload is larger than MAX_PAYLOAD."""
+
+
+class NoCurrentJob(EmqError, LookupError):
+    """This code does not run inside a job."""
+
+
+class UnknownSet(EmqError, ValueError):
+    """There is no such set of jobs."""
+
+
+# -- the way to the server --------------------------------------------------------------------
+
+
+class ServerError(EmqError):
+    """The server could not be reached or did not accept the call."""
+
+
+class OutcomeUnknown(ServerError):
+    """The call was sent, but no answer came back: it may or may not have been carried out.
+
+    Raised by enqueue after its own repeats: nought or one job exists, never two.
+    """
+
+
+class ServerRefused(ServerError):
+    """The server answered that it does not take this write now; nothing was stored.
+
+    For instance out of memory (``OOM``), too few replicas (``NOREPLICAS``), a failing disk
+    (``MISCONF``), a replica (``READONLY``) or a server that is still loading (``LOADING``).
+    """
+
+
+# -- raised by a task to say what shall become of its job -------------------------------------
+
+
+class Verdict(BaseException):
+    """What a task raises to settle its own job; not an error.
+
+    Derived from BaseException, so that a task's ``except Exception`` does not swallow it.
+    """
+
+
+class Retry(Verdict):
+    """Count a failure and run the job again, after ``in_`` or the task's backoff.
+
+    :param in_: seconds or a timedelta.
+
+    >>> raise emq.Retry(in_=30, reason="the mail server answered 451")
+    """
+
+    def __init__(self, *, in_: float | timedelta | None = None, reason: str = "") -> None:
+        super().__init__(reason)
+        self.in_ = None if in_ is None else _wait("Retry", in_)
+        self.reason = str(reason)
+
+
+class Snooze(Verdict):
+    """Run the job again in ``in_``; this is no failure and spends no attempt.
+
+    :param in_: seconds or a timedelta.
+
+    >>> raise emq.Snooze(60)
+    """
+
+    def __init__(self, in_: float | timedelta, *, reason: str = "") -> None:
+        super().__init__(reason)
+        self.in_ = _wait("Snooze", in_)
+        self.reason = str(reason)
+
+
+class Discard(Verdict):
+    """Drop the job: it is no longer wanted and leaves no trace but a counter."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = str(reason)
+
+
+class Bury(Verdict):
+    """Put the job into the morgue at once, with this reason and without further attempts."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = str(reason)
+
+
+def _wait(name: str, value: float | timedelta) -> float:
+    """Seconds; refused here, in the task, where the mistake is."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not 0 <= seconds <= 315_360_000:
+        raise InvalidOption(
+            f"{name}: in_ is {value!r}. Use a timedelta or seconds, from 0 to ten years."
+        )
+    return float(seconds)

@@ -1,0 +1,203 @@
+"""The values that travel: what a job is before it is admitted, and when it is claimed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from .exceptions import InvalidArguments, InvalidOption, PayloadTooLarge
+
+PRIORITY_MIN, PRIORITY_MAX = -100, 100
+DEPTH_MAX = 200  # levels of lists and dicts in the arguments
+ERROR_MAX = 16 * 1024  # bytes of an error text that a row keeps
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+class Claimed(NamedTuple):
+    """A job as `claim` answers it."""
+
+    id: bytes
+    payload: bytes
+    token: int  # the number that every later step must carry
+    failures: int  # failures counted before this run
+    queue: str
+
+
+class Claims(NamedTuple):
+    """The answer of one claim."""
+
+    next_ms: int  # ms until more may be had without a wake; -1 for no such time
+    receipt: bytes  # b"<request> <id>:<token> …", what a repeat of the call would be given
+    jobs: list[Claimed]
+
+
+class Reaped(NamedTuple):
+    """The answer of one reap."""
+
+    next_ms: int  # ms until the next lease may lapse; -1 when no job is held
+    returned: list[str]  # ids back in pending
+    dead: list[str]  # ids that reached max_stalls
+
+
+class NewJob(NamedTuple):
+    """A job to be admitted."""
+
+    id: str
+    payload: str
+    priority: int = 0
+    due: str = ""  # '' now, '+ms' from now by the server's clock, 'ms' since 1970
+    fields: tuple[Any, ...] = ()  # further fields of the row: name, value, name, value …
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One call of a task, as enqueue answers it.
+
+    :ivar id: the job's id, 25 bytes, the key to everything about it.
+    :ivar status: ``enqueued``, ``duplicate`` (it was there already) or ``refused``.
+    :ivar error: why it was refused.
+    """
+
+    id: str
+    queue: str
+    task: str
+    status: str = field(default="enqueued", compare=False)
+    error: Exception | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a payload says: which task to run, and with what."""
+
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def encode(task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, limit: int) -> str:
+    """The payload of a job: JSON with ``task``, and ``args`` and ``kwargs`` where there are any.
+
+    :param limit: bytes that it may have.
+    Raises InvalidArguments with the path of the first value that would not come back from JSON
+    as it went in, PayloadTooLarge with both sizes.
+    """
+    body: dict[str, Any] = {"task": task}
+    if args:
+        body["args"] = [_sound(v, "args", (i,)) for i, v in enumerate(args)]
+    if kwargs:
+        body["kwargs"] = {k: _sound(v, "kwargs", (k,)) for k, v in kwargs.items()}
+    try:
+        payload = _encode(body)
+    except ValueError as error:  # an int with more digits than Python turns into text
+        raise InvalidArguments(
+            f"The arguments of {task} cannot be written as JSON: {error}."
+        ) from error
+    if len(payload) > limit:
+        raise PayloadTooLarge(
+            f"The payload of {task} has {len(payload)} bytes, MAX_PAYLOAD allows {limit}. "
+            "Store the data and pass its key, or raise the setting."
+        )
+    return payload
+
+
+def decode(payload: bytes) -> Call:
+    """Read a payload. Raises ValueError with what is wrong with it."""
+    try:
+        body = json.loads(payload)
+        task, args, kwargs = body["task"], body.get("args", []), body.get("kwargs", {})
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"bad payload: {type(error).__name__}: {error}") from error
+    if not (isinstance(task, str) and isinstance(args, list) and isinstance(kwargs, dict)):
+        raise ValueError("bad payload: it needs a text 'task', a list 'args' and a dict 'kwargs'")
+    return Call(task, args, kwargs)
+
+
+def _sound(value: Any, root: str, path: tuple[Any, ...]) -> Any:
+    """Return the value if JSON gives it back as it is, else raise InvalidArguments."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        raise _refused(root, path, f"{value!r} is not JSON. Pass None or a text")
+    if len(path) > DEPTH_MAX:
+        raise _refused(root, (), f"it is nested deeper than {DEPTH_MAX} levels. Flatten it")
+    if type(value) is list:
+        for i, item in enumerate(value):
+            _sound(item, root, (*path, i))
+        return value
+    if type(value) is dict:
+        for key, item in value.items():
+            if type(key) is not str:
+                raise _refused(
+                    root, (*path, key), f"JSON has only text keys, not {_kind(key)}. Use a str"
+                )
+            _sound(item, root, (*path, key))
+        return value
+    raise _refused(root, path, f"{_kind(value)} does not survive JSON. {_way_out(value)}")
+
+
+def _refused(root: str, path: tuple[Any, ...], why: str) -> InvalidArguments:
+    return InvalidArguments(root + "".join(f"[{step!r}]" for step in path) + f": {why}.")
+
+
+def _kind(value: Any) -> str:
+    cls = type(value)
+    return cls.__name__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _way_out(value: Any) -> str:
+    if hasattr(value, "_meta") and hasattr(value, "pk"):
+        return "Pass its primary key, and read it in the task"
+    if isinstance(value, (tuple, set, frozenset)):
+        return "Pass a list"
+    if hasattr(value, "isoformat"):
+        return "Pass .isoformat(), and parse it in the task"
+    return "Pass a str, int, float, bool, None, list or dict"
+
+
+def check_priority(priority: Any) -> int:
+    """Return the priority, or raise InvalidOption."""
+    if type(priority) is not int or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+        raise InvalidOption(
+            f"priority is {priority!r}. Use a whole number from {PRIORITY_MIN} to {PRIORITY_MAX}; "
+            "higher runs first."
+        )
+    return priority
+
+
+def due_in(seconds: float) -> str:
+    """When a job is due, as a time from now by the server's clock."""
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidOption(f"run_in is {seconds!r}. Use seconds or a timedelta.")
+    if not 0 <= seconds <= 3_153_600_000:
+        raise InvalidOption(f"run_in is {seconds!r} seconds. Use 0 up to a hundred years.")
+    return f"+{math.ceil(seconds * 1000)}"
+
+
+def due_at(when: datetime) -> str:
+    """When a job is due, as an instant. Raises InvalidOption for a naive datetime."""
+    if not isinstance(when, datetime) or when.utcoffset() is None:
+        raise InvalidOption(
+            f"run_at is {when!r}. Use an aware datetime, for instance "
+            "timezone.now() + timedelta(hours=1)."
+        )
+    return str(max(math.ceil(when.timestamp() * 1000), 0))
+
+
+def shorten(text: str, limit: int = ERROR_MAX) -> str:
+    """The text as a row may keep it: no more than `limit` bytes, head and tail kept.
+
+    What UTF-8 cannot carry (lone surrogates) is escaped.
+    """
+    data = text.encode("utf-8", "backslashreplace").replace(b"\0", b"\\x00")
+    if len(data) > limit:
+        half = (limit - 64) // 2
+        cut = f"\n… {len(data) - 2 * half} bytes left out …\n".encode()
+        data = data[:half] + cut + data[-half:]
+    return data.decode("utf-8", "ignore")

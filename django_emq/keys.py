@@ -1,0 +1,108 @@
+"""The names of all keys. No other module spells one.
+
+Every key of queue ``q`` is ``emq:{q}:<suffix>``: one hash tag, so one slot of a cluster.
+Facts about the deployment live under ``{emq}:``. The setting PREFIX replaces the word
+``emq`` in both families; it never goes around the braces.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import sha256
+
+from .exceptions import InvalidOption
+
+QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one queue."""
+
+    queue: str
+    base: str  # emq:{q}:
+    pending: str  # zset, ids ready to run, scored by -priority
+    active: str  # zset, ids held by a worker, scored by the end of the lease in ms
+    schedule: str  # zset, ids waiting for a time, scored by due time in ms
+    dead: str  # zset, the morgue, scored by time of death in ms
+    done: str  # zset, finished ids whose row is kept, scored by finish time in ms
+    wake: str  # list, readiness tokens, at most 64
+    meta: str  # hash, paused, paused_by and limits
+    metrics: str  # hash, lifetime counters; metrics:<minute> holds those of one minute
+    limiter: str  # string, claims in the running window of the rate limit
+    jobs: str  # prefix of the rows
+
+    def job(self, job_id: str) -> str:
+        """Key of the row: a hash."""
+        return self.jobs + job_id
+
+    def minute(self, minute: int) -> str:
+        """Key of the counters of one minute since 1970, by the server's clock: a hash."""
+        return f"{self.metrics}:{minute}"
+
+    def sent(self, producer: str) -> str:
+        """Key that remembers the last enqueue of one producer: a string with a time to live."""
+        return f"{self.base}sent:{producer}"
+
+    def claims(self, worker: str) -> str:
+        """Key that remembers the last claim of one worker: a string with a time to live."""
+        return f"{self.base}claims:{worker}"
+
+    def unique(self, key: str) -> str:
+        """Key that names the job which holds a unique key: a string."""
+        return f"{self.base}unique:{sha256(key.encode()).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """The keys of the deployment."""
+
+    base: str  # {emq}:
+    version: str  # string, the version fence
+    queues: str  # set, names of all queues ever used
+    workers: str  # zset, worker ids by their last beat in ms
+
+    def worker(self, worker: str) -> str:
+        """Key of what one worker says of itself: a hash with a time to live."""
+        return f"{self.base}worker:{worker}"
+
+
+def check_queue(queue: str, prefix: str = "emq") -> str:
+    """Return the name of a queue, or raise InvalidOption with the rule."""
+    if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
+        raise InvalidOption(
+            f"Queue name {queue!r} is not allowed. Use 1 to 128 of the characters A-Z a-z 0-9 . _ -"
+        )
+    if queue == prefix:
+        raise InvalidOption(f"Queue name {queue!r} is reserved. Use another name.")
+    return queue
+
+
+@lru_cache(maxsize=4096)
+def queue_keys(queue: str, prefix: str = "emq") -> Keys:
+    """Keys of a queue. Raises InvalidOption for a name that is not allowed."""
+    check_queue(queue, prefix)
+    base = f"{prefix}:{{{queue}}}:"
+    return Keys(
+        queue=queue,
+        base=base,
+        pending=base + "pending",
+        active=base + "active",
+        schedule=base + "schedule",
+        dead=base + "dead",
+        done=base + "done",
+        wake=base + "wake",
+        meta=base + "meta",
+        metrics=base + "metrics",
+        limiter=base + "limiter",
+        jobs=base + "job:",
+    )
+
+
+@lru_cache(maxsize=16)
+def reserve_keys(prefix: str = "emq") -> Reserve:
+    """Keys of the deployment."""
+    base = f"{{{prefix}}}:"
+    return Reserve(base, base + "version", base + "queues", base + "workers")

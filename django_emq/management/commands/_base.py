@@ -1,0 +1,86 @@
+"""What the commands share: console, types of options, names of queues."""
+
+from __future__ import annotations
+
+import logging
+from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from django_emq.conf import settings
+from django_emq.exceptions import EmqError
+from django_emq.keys import check_queue
+
+
+class EmqCommand(BaseCommand):
+    """A command of the queue."""
+
+    # What a check finds wrong would cost jobs: no command starts with such an error.
+    requires_system_checks = ("emq",)
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
+        """Keep the line breaks of the help."""
+        return super().create_parser(
+            prog_name, subcommand, formatter_class=RawDescriptionHelpFormatter, **kwargs
+        )
+
+    def say(self, line: str) -> None:
+        """Print a line at once, also into a pipe."""
+        self.stdout.write(line)
+        self.stdout.flush()
+
+    def log_to_console(self, verbosity: int) -> None:
+        """Show our log on stderr where the project has not said what to do with it."""
+        logger = logging.getLogger("django_emq")
+        if not logger.hasHandlers():
+            handler = logging.StreamHandler()
+            handler.setFormatter(
+                logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s")
+            )
+            logger.addHandler(handler)
+            levels = (logging.WARNING, logging.INFO, logging.DEBUG)
+            logger.setLevel(levels[min(verbosity, 2)])
+
+
+def read_queues(names: Iterable[str]) -> tuple[str, ...]:
+    """The queues given on the command line, each once."""
+    queues = tuple(dict.fromkeys(names))
+    try:
+        for queue in queues:
+            check_queue(queue, settings().prefix)
+    except EmqError as error:
+        raise CommandError(str(error)) from error
+    return queues
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    return _whole(text, 1)
+
+
+def natural(text: str) -> int:
+    """A whole number from 0."""
+    return _whole(text, 0)
+
+
+def _whole(text: str, least: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise ArgumentTypeError(f"{text!r} is not a whole number from {least}")
+    return value
+
+
+def seconds(text: str) -> float:
+    """A number of seconds from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value

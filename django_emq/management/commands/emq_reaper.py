@@ -1,0 +1,72 @@
+"""Run the housekeeping as a process of its own."""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from django_emq import connections
+from django_emq.exceptions import EmqError
+from django_emq.reaper import BATCH, Reaper
+
+from ._base import EmqCommand, positive, read_queues, seconds
+
+HELP = """\
+Sweep queues: take back jobs whose worker is lost, make due jobs ready, trim the morgue.
+
+  manage.py emq_reaper                        all queues, every 2 seconds
+  manage.py emq_reaper mail --interval 0.5    one queue, twice a second
+  manage.py emq_reaper --once                 one pass, then exit (for cron)
+
+Every worker does this too, unless it runs with --no-sweep. Any number may run at once.
+"""
+
+
+class Command(EmqCommand):
+    help = HELP
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument
+        add("queues", nargs="*", metavar="queue", help="queues to sweep (all)")
+        add("--interval", type=seconds, default=2.0, metavar="S", help="seconds between passes (2)")
+        add(
+            "--batch", type=positive, default=BATCH, metavar="N", help=f"jobs in one step ({BATCH})"
+        )
+        add("--once", action="store_true", help="one pass, then exit")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.log_to_console(options["verbosity"])
+        if options["interval"] < 0.05:
+            raise CommandError("--interval is too short. Use at least 0.05 seconds.")
+        queues = read_queues(options["queues"])
+        client = connections.client()
+        reaper = Reaper(client, queues, interval=options["interval"], batch=options["batch"])
+        if options["once"]:
+            self.once(reaper)
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: reaper.stop())
+        self.say(f"reaper ready: {', '.join(queues) or 'all queues'}")
+        reaper.run()
+        self.say(self.summary(reaper))
+
+    def once(self, reaper: Reaper) -> None:
+        """Sweep every queue until nothing is left to do."""
+        from django_emq import inspector
+
+        try:
+            for queue in reaper.queues or tuple(inspector.queues(reaper.client)):
+                reaper.sweep(queue)
+        except EmqError as error:
+            raise CommandError(f"The sweep did not end: {error}") from error
+        self.say(self.summary(reaper))
+
+    def summary(self, reaper: Reaper) -> str:
+        """What was done, in one line."""
+        return (
+            f"reaped {reaper.returned}, dead {reaper.dead}, promoted {reaper.promoted}, "
+            f"trimmed {reaper.trimmed}"
+        )

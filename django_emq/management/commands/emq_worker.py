@@ -1,0 +1,143 @@
+"""Run a worker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from django_emq import connections, registry, scripts
+from django_emq.conf import settings
+from django_emq.exceptions import EmqError
+from django_emq.reaper import Reaper
+from django_emq.worker.child import make_page, run_child
+from django_emq.worker.options import WorkerOptions, default_name, lease_of
+from django_emq.worker.supervisor import Supervisor
+
+from ._base import EmqCommand, natural, positive, read_queues, seconds
+
+HELP = """\
+Run jobs of one or more queues. The first queue is served first.
+
+  manage.py emq_worker                        the default queue, one process
+  manage.py emq_worker mail reports           two queues, mail before reports
+  manage.py emq_worker --processes 4          four processes under one supervisor
+  manage.py emq_worker --threads 8            for jobs that wait: eight at once in a process
+  manage.py emq_worker --processes 0          everything in this process, for a debugger
+  manage.py emq_worker --burst                run what is ready, then exit
+
+The first SIGTERM or SIGINT stops it: no new jobs, running ones are finished within --grace,
+the rest is handed back. A second one hands everything back at once. Exit status 0.
+"""
+
+
+class Command(EmqCommand):
+    help = HELP
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument
+        add("queues", nargs="*", metavar="queue", help="queues to serve, the first one first")
+        add("--processes", type=natural, default=1, metavar="N", help="child processes (default 1)")
+        add(
+            "--threads", type=positive, default=1, metavar="N", help="jobs at once in a process (1)"
+        )
+        add("--lease", type=seconds, metavar="S", help="seconds a claim holds (setting LEASE)")
+        add(
+            "--grace",
+            type=seconds,
+            default=30,
+            metavar="S",
+            help="seconds to finish at a stop (30)",
+        )
+        add("--burst", action="store_true", help="exit when no job is ready")
+        add(
+            "--max-jobs",
+            type=natural,
+            default=0,
+            metavar="N",
+            help="replace a process after N jobs",
+        )
+        add("--max-rss", type=natural, default=0, metavar="MB", help="replace a process above MB")
+        add("--name", metavar="NAME", help="name of this worker (host and pid)")
+        add("--no-sweep", action="store_true", help="leave reaping to emq_reaper")
+        add("--reload", action="store_true", help="restart when code changes (needs watchfiles)")
+        add("--health-file", default="", metavar="FILE", help="touch FILE while all is well")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        self.log_to_console(options["verbosity"])
+        if options["reload"]:
+            self.reload()
+            return
+        worker = self.read(options)
+        try:
+            scripts.register(connections.client(), worker.queues)
+        except EmqError as error:
+            raise CommandError(f"The worker cannot start: {error}") from error
+        if not registry.names():
+            self.stderr.write("No task is registered: every job will fail as unknown.")
+        status = self.run_here(worker) if not worker.processes else self.supervise(worker)
+        if status:
+            sys.exit(status)
+
+    def read(self, options: dict[str, Any]) -> WorkerOptions:
+        """Turn the options of the command line into those of the worker."""
+        queues = read_queues(options["queues"]) or (settings().default_queue,)
+        lease = lease_of(queues) if options["lease"] is None else options["lease"]
+        if lease < 1:
+            raise CommandError(f"--lease is {lease:g}. Use at least 1 second.")
+        name = options["name"] or default_name()
+        if not re.fullmatch(r"[\w.@-]{1,64}", name, re.ASCII):
+            raise CommandError(f"--name is {name!r}. Use up to 64 of A-Z a-z 0-9 . _ @ -")
+        return WorkerOptions(
+            queues=queues,
+            lease=lease,
+            processes=options["processes"],
+            threads=options["threads"],
+            grace=options["grace"],
+            burst=options["burst"],
+            max_jobs=options["max_jobs"],
+            max_rss_mb=options["max_rss"],
+            name=name,
+            sweep=not options["no_sweep"],
+            health_file=options["health_file"],
+        )
+
+    def supervise(self, worker: WorkerOptions) -> int:
+        """Run children under a supervisor."""
+        connections.reset()  # nothing to inherit
+        return Supervisor(worker, say=self.say).run()
+
+    def run_here(self, worker: WorkerOptions) -> int:
+        """Run everything in this process."""
+        self.say(f"worker {worker.name} ready: {', '.join(worker.queues)}")
+        interval = min(5.0, worker.lease / 3)
+        reaper = Reaper(connections.client(), worker.queues, interval=interval)
+        thread = threading.Thread(target=reaper.run, name="emq-reaper", daemon=True)
+        if worker.sweep:
+            thread.start()
+        try:
+            return run_child(worker, make_page(worker))
+        finally:
+            reaper.stop()
+
+    def reload(self) -> None:
+        """Run this command again without --reload, and anew whenever a Python file changes."""
+        try:
+            import watchfiles
+        except ImportError as error:
+            raise CommandError(
+                "--reload needs the package watchfiles: pip install 'django-emq[reload]'"
+            ) from error
+        command = [sys.executable, *(a for a in sys.orig_argv[1:] if a != "--reload")]
+        watchfiles.run_process(
+            ".",
+            target=subprocess.list2cmdline(command),
+            target_type="command",
+            watch_filter=watchfiles.PythonFilter(),
+            sigint_timeout=60,
+        )

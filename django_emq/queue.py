@@ -1,0 +1,148 @@
+"""Enqueueing: validate, serialise, admit. The write verbs for people.
+
+Every call mints the id of its job and names itself, so it may be sent twice: when a reply is
+lost it is sent again, and the server answers it from memory. One call never makes two jobs.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from asgiref.sync import sync_to_async
+
+from . import connections, registry, scripts
+from .conf import Settings, settings
+from .connections import Client
+from .exceptions import EmqError, OutcomeUnknown
+from .ids import mint
+from .jobs import Job, NewJob, encode
+from .registry import Seconds, Task, Unsent
+
+PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
+CHUNK = 500  # jobs in one script call
+
+
+def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
+    """Enqueue one job of a task, given as an object or by name, and return it.
+
+    Raises InvalidArguments for what JSON cannot carry, InvalidOption, UnknownTask;
+    OutcomeUnknown when no answer came (nought or one job exists), ServerRefused when the
+    server takes no writes (nothing was stored).
+    """
+    task = registry.get(task) if isinstance(task, str) else task
+    (job,) = enqueue_many([Unsent(task, args, kwargs)])
+    if job.error is not None:
+        raise job.error
+    return job
+
+
+def enqueue_in(delay: Seconds, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
+    """Enqueue a job that runs after `delay` seconds (or a timedelta), by the server's clock."""
+    task = registry.get(task) if isinstance(task, str) else task
+    return enqueue(task.using(run_in=delay, run_at=None), *args, **kwargs)
+
+
+def enqueue_at(when: datetime, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
+    """Enqueue a job that runs at an instant, an aware datetime."""
+    task = registry.get(task) if isinstance(task, str) else task
+    return enqueue(task.using(run_at=when, run_in=None), *args, **kwargs)
+
+
+def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
+    """Enqueue many jobs, made by `Task.job`; answer one Job each, in order.
+
+    All are validated before the first is sent. Each 500 jobs of a queue are one step on the
+    server, which they enter together. A job that the server refuses has an `error`.
+
+    >>> emq.enqueue_many(send.job(user_id) for user_id in ids)
+    """
+    conf = settings()
+    made: list[Job] = []
+    by_queue: dict[str, list[tuple[int, NewJob]]] = {}
+    for at, unsent in enumerate(jobs):
+        queue, job = _new_job(unsent, conf)
+        made.append(Job(job.id, queue, unsent.task.name))
+        by_queue.setdefault(queue, []).append((at, job))
+    client = connections.client()
+    for queue, entries in by_queue.items():
+        for start in range(0, len(entries), CHUNK):
+            chunk = entries[start : start + CHUNK]
+            verdicts = push(client, queue, [job for _, job in chunk])
+            for (at, _), verdict in zip(chunk, verdicts, strict=True):
+                if verdict != 1:
+                    made[at] = _other(made[at], verdict)
+    return made
+
+
+def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict]:
+    """Admit jobs of one queue, again if the reply is lost."""
+    if queue not in client.known_queues:
+        scripts.register(client, [queue])
+        client.known_queues.add(queue)
+    with _producer() as producer:
+        for pause in (*PAUSES, None):
+            try:
+                return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
+            except OutcomeUnknown as error:
+                if pause is None:
+                    raise OutcomeUnknown(
+                        f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is "
+                        f"unknown whether job {jobs[0].id} was stored: {error}"
+                    ) from error
+                time.sleep(pause)
+    raise AssertionError("unreachable")
+
+
+aenqueue = sync_to_async(enqueue)
+aenqueue_in = sync_to_async(enqueue_in)
+aenqueue_at = sync_to_async(enqueue_at)
+aenqueue_many = sync_to_async(enqueue_many)
+
+
+def cas(key: str, expected: str | bytes, value: str | bytes) -> bool:
+    """Compare and set: write `value` to `key` only if it still holds `expected`.
+
+    One script on the queue's server, so no other client comes between. `key` is taken as it
+    is. An absent key holds nothing, so it is never written. Answers whether it was written.
+    """
+    return scripts.cas(connections.client(), key, expected, value)
+
+
+def _new_job(unsent: Unsent, conf: Settings) -> tuple[str, NewJob]:
+    task = unsent.task
+    payload = encode(task.name, unsent.args, unsent.kwargs, limit=conf.max_payload)
+    queue = task.queue or conf.default_queue
+    return queue, NewJob(mint(), payload, task.priority, task.due, task.fields)
+
+
+def _other(job: Job, verdict: int | EmqError) -> Job:
+    if isinstance(verdict, EmqError):
+        return Job(job.id, job.queue, job.task, "refused", verdict)
+    return Job(job.id, job.queue, job.task, "duplicate")
+
+
+# The server remembers the last call of each producer. A producer makes one call at a time, so
+# there are as many as this process ever made calls at once, not as many as it had threads.
+_idle: deque[str] = deque()
+
+
+@contextmanager
+def _producer() -> Iterator[str]:
+    try:
+        name = _idle.pop()
+    except IndexError:
+        name = secrets.token_hex(6)
+    try:
+        yield name
+    finally:
+        _idle.append(name)
+
+
+os.register_at_fork(after_in_child=_idle.clear)

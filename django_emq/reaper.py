@@ -1,0 +1,113 @@
+"""Housekeeping: reap lapsed leases, promote what is due, trim what is past its time.
+
+Any number may run at once: each step is one script, and bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from time import monotonic
+
+from . import inspector, scripts
+from .conf import settings
+from .connections import Client
+from .exceptions import EmqError
+
+logger = logging.getLogger("django_emq.reaper")
+
+BATCH = 500  # jobs in one script call
+BUDGET = 0.5  # seconds of one pass over one queue; what is left waits for the next pass
+TRIM_EVERY = 10.0  # seconds
+
+
+class Reaper:
+    """Sweeps queues.
+
+    :param queues: names; empty for all that were ever used on this server.
+    :param interval: seconds between two passes, at most.
+    """
+
+    def __init__(
+        self, client: Client, queues: tuple[str, ...] = (), *, interval: float, batch: int = BATCH
+    ) -> None:
+        self.client = client
+        self.queues = queues
+        self.interval = interval
+        self.batch = batch
+        self.returned = self.dead = self.promoted = self.trimmed = 0
+        self._trim_at = 0.0
+        self._down = False
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Sweep until stopped. No single error ends this loop."""
+        while not self._stop.is_set():
+            pause = self.interval
+            try:
+                pause = self.run_once()
+            except Exception:
+                logger.exception("reaper: unexpected error; going on")
+            self._stop.wait(pause)
+
+    def stop(self) -> None:
+        """End `run` after the pass that is under way."""
+        self._stop.set()
+
+    def run_once(self) -> float:
+        """One pass over all queues; answers the seconds until the next is due."""
+        pause = self.interval * random.uniform(0.75, 1.0)
+        trim = monotonic() >= self._trim_at
+        try:
+            for queue in self.queues or tuple(inspector.queues(self.client)):
+                next_ms = self.sweep(queue, trim=trim)
+                if next_ms >= 0:
+                    pause = min(pause, next_ms / 1000 + 0.001)
+        except (EmqError, OSError) as error:
+            if not self._down:
+                self._down = True
+                logger.warning("reaper: %s; trying again every %.1f s", error, self.interval)
+            return pause
+        if trim:
+            self._trim_at = monotonic() + TRIM_EVERY
+        if self._down:
+            self._down = False
+            logger.info("reaper: the server is back")
+        return pause
+
+    def sweep(self, queue: str, *, trim: bool = True) -> int:
+        """Sweep one queue; answers the ms until the next lease may lapse, -1 for none."""
+        conf = settings()
+        ends = monotonic() + BUDGET
+        while True:
+            reaped = scripts.reap(
+                self.client, queue, max_stalls=conf.queue(queue).max_stalls, batch=self.batch
+            )
+            self.returned += len(reaped.returned)
+            self.dead += len(reaped.dead)
+            for job_id in reaped.returned:
+                logger.warning(
+                    "queue %s: lease of job %s lapsed; it is pending again", queue, job_id
+                )
+            for job_id in reaped.dead:
+                logger.error("queue %s: job %s lost too many leases; morgue", queue, job_id)
+            if len(reaped.returned) + len(reaped.dead) < self.batch or monotonic() >= ends:
+                break
+        while True:
+            promoted = scripts.promote(self.client, queue, batch=self.batch)
+            self.promoted += promoted
+            if promoted < self.batch or monotonic() >= ends:
+                break
+        while trim:
+            trimmed = scripts.trim(
+                self.client,
+                queue,
+                dead_max=conf.dead_max,
+                dead_ttl_ms=int(conf.dead_ttl * 1000),
+                batch=self.batch,
+            )
+            self.trimmed += trimmed
+            if trimmed < self.batch or monotonic() >= ends:
+                break
+        return reaped.next_ms

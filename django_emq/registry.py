@@ -1,0 +1,226 @@
+"""Tasks: the functions that may be run as jobs, by name. A worker runs no other."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from inspect import iscoroutinefunction
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from .backoff import resolve
+from .exceptions import InvalidOption, InvalidTask, UnknownTask
+from .jobs import Job, check_priority, due_at, due_in
+from .keys import check_queue
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Seconds = float | timedelta
+
+_tasks: dict[str, Task[..., Any]] = {}
+
+
+@dataclass(frozen=True)
+class Task(Generic[P, R]):
+    """A function that may be run as a job. Calling it runs the function here and now.
+
+    Made by `task`; `using` makes a copy with other options. Times are seconds or timedeltas.
+
+    :ivar queue: queue of its jobs; None for the setting DEFAULT_QUEUE.
+    :ivar priority: -100 to 100; higher runs first, equal ones in the order of enqueueing.
+    :ivar max_attempts: failures before the morgue; None for the queue's MAX_ATTEMPTS.
+    :ivar max_stalls: lost leases before the morgue; None for the queue's MAX_STALLS.
+    :ivar backoff: what `backoff.resolve` takes; None for the queue's BACKOFF.
+    :ivar lease: how long a claim holds; None for the worker's.
+    :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
+    :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
+    """
+
+    func: Callable[P, R]
+    name: str
+    queue: str | None = None
+    priority: int = 0
+    max_attempts: int | None = None
+    max_stalls: int | None = None
+    backoff: Any = None
+    lease: Seconds | None = None
+    result_ttl: Seconds = 0
+    run_in: Seconds | None = None
+    run_at: datetime | None = None
+    is_async: bool = field(init=False, repr=False, compare=False)
+    keep_ms: int = field(init=False, repr=False, compare=False)
+    lease_ms: int = field(init=False, repr=False, compare=False)
+    due: str = field(init=False, repr=False, compare=False)
+    fields: tuple[Any, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.queue is not None:
+            check_queue(self.queue)
+        check_priority(self.priority)
+        row: list[Any] = []
+        for name in ("max_attempts", "max_stalls"):
+            value = getattr(self, name)
+            if value is not None:
+                if type(value) is not int or not 1 <= value <= 1000:
+                    raise InvalidOption(f"{name} is {value!r}. Use a whole number from 1 to 1000.")
+                row += (name, value)
+        lease_ms = 0 if self.lease is None else _milliseconds("lease", self.lease, least=1)
+        if lease_ms:
+            row += ("lease_ms", lease_ms)
+        if not isinstance(self.backoff, str):  # a path is imported when it is needed
+            resolve(self.backoff)
+        if self.run_in is not None and self.run_at is not None:
+            raise InvalidOption("Both run_in and run_at are given. Use one of them.")
+        due = due_at(self.run_at) if self.run_at is not None else ""
+        due = due_in(_seconds(self.run_in)) if self.run_in is not None else due
+        for name, value in (
+            ("is_async", iscoroutinefunction(self.func)),
+            ("keep_ms", _milliseconds("result_ttl", self.result_ttl, least=0)),
+            ("lease_ms", lease_ms),
+            ("due", due),
+            ("fields", tuple(row)),
+            ("__doc__", self.func.__doc__),
+            ("__wrapped__", self.func),
+        ):
+            object.__setattr__(self, name, value)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.func(*args, **kwargs)
+
+    def using(self, **options: Any) -> Task[P, R]:
+        """A copy with other options, for instance ``send.using(queue="mail", run_in=60)``."""
+        for option in options:
+            if option not in USING:
+                raise InvalidOption(_unknown("option", option, list(USING)))
+        return replace(self, **options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Enqueue a job with these arguments; see `queue.enqueue`."""
+        from . import queue
+
+        return queue.enqueue(self, *args, **kwargs)
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue`, awaited."""
+        from . import queue
+
+        return await queue.aenqueue(self, *args, **kwargs)
+
+    def job(self, *args: P.args, **kwargs: P.kwargs) -> Unsent:
+        """A job that is not enqueued yet, for `enqueue_many`."""
+        return Unsent(self, args, kwargs)
+
+
+AnyTask = Task[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A task and the arguments of one job that is not enqueued yet."""
+
+    task: AnyTask
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+# The lease belongs to the task: workers take the time between two extensions from it.
+DECORATOR = ("queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl")
+USING = ("queue", "priority", "max_attempts", "max_stalls", "run_in", "run_at")
+
+
+@overload
+def task(func: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def task(
+    *,
+    name: str | None = None,
+    queue: str | None = None,
+    priority: int = 0,
+    max_attempts: int | None = None,
+    max_stalls: int | None = None,
+    backoff: Any = None,
+    lease: Seconds | None = None,
+    result_ttl: Seconds = 0,
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+
+def task(func: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
+    """Make a function a task: ``@emq.task`` or ``@emq.task(queue="mail", max_attempts=10)``.
+
+    The options are those of `Task`. Its name is the path of the function, or `name`.
+    Raises InvalidTask for a function that no worker could find again.
+    """
+    for option in options:
+        if option not in DECORATOR:
+            raise InvalidOption(_unknown("option", option, ["name", *DECORATOR]))
+
+    def decorate(func: Callable[P, R]) -> Task[P, R]:
+        return register(Task(func, name or _path(func), **options))
+
+    return decorate if func is None else decorate(func)
+
+
+def register(task: Task[P, R]) -> Task[P, R]:
+    """Enter a task under its name; the same function may be entered again (a reload)."""
+    known = _tasks.get(task.name)
+    if known is not None and _origin(known.func) != _origin(task.func):
+        raise InvalidTask(
+            f"Task {task.name!r} is defined twice: in {_origin(known.func)} and in "
+            f"{_origin(task.func)}. Give one of them another name=."
+        )
+    _tasks[task.name] = task
+    return task
+
+
+def get(name: str) -> Task[..., Any]:
+    """The task of this name. Raises UnknownTask with the nearest known one."""
+    try:
+        return _tasks[name]
+    except KeyError:
+        raise UnknownTask(_unknown("task", name, list(_tasks))) from None
+
+
+def names() -> list[str]:
+    """Names of all tasks, in order."""
+    return sorted(_tasks)
+
+
+def _unknown(what: str, name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(str(name), known, n=1)
+    if near:
+        return f"There is no {what} {name!r}. Did you mean {near[0]!r}?"
+    if what == "task":
+        return (
+            f"There is no task {name!r} here. Is its module named tasks.py, in an app of "
+            "INSTALLED_APPS, or imported by one?"
+        )
+    return f"There is no {what} {name!r}. Use one of: {', '.join(known)}."
+
+
+def _path(func: Any) -> str:
+    if not callable(func) or not hasattr(func, "__qualname__") or not hasattr(func, "__module__"):
+        raise InvalidTask(f"{func!r} is no function. Decorate a function of a module.")
+    if "<locals>" in func.__qualname__ or "<lambda>" in func.__qualname__:
+        raise InvalidTask(
+            f"{func.__module__}.{func.__qualname__} is defined inside a function, where no worker "
+            "could find it. Move it to the level of its module."
+        )
+    return f"{func.__module__}.{func.__qualname__}"
+
+
+def _origin(func: Any) -> str:
+    return f"{func.__module__}.{func.__qualname__}"
+
+
+def _seconds(value: Seconds) -> float:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def _milliseconds(name: str, value: Seconds, *, least: float) -> int:
+    seconds = _seconds(value)
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= least:
+        raise InvalidOption(f"{name} is {value!r}. Use a timedelta or seconds, at least {least}.")
+    return int(seconds * 1000)

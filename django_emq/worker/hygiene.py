@@ -1,0 +1,47 @@
+"""What Django does around a request, done around a job.
+
+Connections that died or grew too old are closed before a job and after it, as
+`django.db.close_old_connections` does. A thread that never opened one pays nothing for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from django.core.cache import close_caches
+from django.db import close_old_connections, connections, reset_queries
+from django.db.backends.signals import connection_created
+
+
+class Hygiene:
+    """Knows which threads have opened a database connection since it was switched on."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._own: set[int] = set()
+        self.strangers = False  # a thread that is not a runner has opened a connection
+        connection_created.connect(self._opened)
+
+    def adopt(self) -> None:
+        """Make the calling thread one that is cleaned by `clean`."""
+        self._own.add(threading.get_ident())
+
+    def _opened(self, **_: Any) -> None:
+        self._local.opened = True
+        if threading.get_ident() not in self._own:
+            self.strangers = True
+
+    def clean(self) -> None:
+        """Close what is broken or too old, and forget logged queries. Before and after a job."""
+        if getattr(self._local, "opened", False):
+            reset_queries()
+            close_old_connections()
+
+    def rest(self) -> None:
+        """Close the caches' connections, as at the end of a request. When there is no job."""
+        close_caches()
+
+    def leave(self) -> None:
+        """Close all connections of the calling thread, which ends."""
+        connections.close_all()

@@ -1,0 +1,78 @@
+"""What shall become of a job after its run: the verb that the courier sends."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from typing import Any, NamedTuple
+
+from ..backoff import resolve
+from ..conf import settings
+from ..context import JobContext
+from ..exceptions import Bury, Discard, Retry, Snooze, UnknownTask
+from ..jobs import due_in, shorten
+from ..registry import AnyTask
+
+
+class Outcome(NamedTuple):
+    """A verb of `scripts`, and what it takes beside id and token."""
+
+    verb: str
+    context: JobContext
+    details: tuple[Any, ...] = ()
+    option: int = 0  # what holds for a whole call: keep_ms of complete, max_attempts of retry
+
+
+def finished(context: JobContext, task: AnyTask, result: Any) -> Outcome:
+    """The outcome of a task that returned. Raises TypeError for a result that is not JSON."""
+    if not task.keep_ms:
+        return Outcome("complete", context, ("",))
+    text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    return Outcome("complete", context, (text,), task.keep_ms)
+
+
+def failed(context: JobContext, task: AnyTask | None, error: BaseException) -> Outcome:
+    """The outcome of a task that raised.
+
+    :param task: None when the payload could not be read, or names no task of this worker.
+    """
+    if isinstance(error, Snooze):
+        return Outcome("snooze", context, (due_in(error.in_),))
+    if isinstance(error, Discard):
+        return Outcome("discard", context)
+    if isinstance(error, Bury):
+        return Outcome("bury", context, (shorten(error.reason or "buried by its task"), ""))
+    if task is None and not isinstance(error, UnknownTask):
+        return Outcome("bury", context, (shorten(describe(error)), ""))
+    conf = settings().queue(context.queue)
+    own = task.backoff if task is not None else None
+    policy = conf.backoff if own is None else resolve(own)
+    if isinstance(error, Retry):
+        text, trace = error.reason or "the task asked for a retry", ""
+    else:
+        text, trace = describe(error), "" if task is None else _trace(error)
+    seconds = error.in_ if isinstance(error, Retry) else None
+    if seconds is None:
+        seconds = policy(context.attempt, error)
+    if seconds is None:
+        return Outcome("bury", context, (shorten(text), shorten(trace)))
+    details = (int(seconds * 1000), shorten(text), shorten(trace))
+    return Outcome("retry", context, details, conf.max_attempts)
+
+
+def describe(error: BaseException) -> str:
+    """One line on an error, also on one whose own text cannot be had."""
+    cls = type(error)
+    name = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+    try:
+        text = str(error)
+    except BaseException:  # a broken __str__ must not cost the job
+        text = "(its text could not be read)"
+    return f"{name}: {text}" if text else name
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # likewise
+        return "(the traceback could not be written)"

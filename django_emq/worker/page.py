@@ -1,0 +1,135 @@
+"""Memory that a child shares with its supervisor: what the child holds, and what it is told.
+
+The child writes, at memory speed and without a system call, which jobs it has claimed and
+which of them have started. When it is killed, the supervisor still knows. Two buffers take
+turns: the one that `generation` points to is whole, whenever the writer may die.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+RUN, STOP, STOP_NOW = 0, 1, 2
+
+ID_SIZE = 32
+LOST_SIZE = 16 * 1024
+HELD_SIZE = 512 * 1024
+HELD_MAX = 4096  # jobs that a child may hold: ids, tokens and their separators fit a buffer
+
+# Numbers in front of the page: eight bytes each. _HELD is followed by the other buffer's size.
+_GENERATION, _COMMAND, _LOST_COUNT, _LOST_BYTES, _READY, _JOBS, _HELD = range(7)
+_INTS = 8 * 8
+_FLOATS = 8  # one: when the leases were last extended
+
+
+class Page:
+    """The shared page of one child.
+
+    :param slots: how many jobs the child can run at once.
+    """
+
+    def __init__(self, slots: int) -> None:
+        ids = slots * ID_SIZE
+        self.slots = slots
+        self._map = mmap.mmap(-1, _INTS + _FLOATS + ids + LOST_SIZE + 2 * HELD_SIZE)
+        view = memoryview(self._map)
+        self._ints = view[:_INTS].cast("q")
+        start = _INTS
+        self._floats = view[start : start + _FLOATS].cast("d")
+        start += _FLOATS
+        self._ids = view[start : start + ids]
+        start += ids
+        self._lost = view[start : start + LOST_SIZE]
+        start += LOST_SIZE
+        self._held = (view[start : start + HELD_SIZE], view[start + HELD_SIZE :])
+        self._lost_seen = 0
+
+    # -- written by the child -----------------------------------------------------------------
+
+    def publish(self, held: bytes) -> None:
+        """Say what is held: lines of ``<queue number> <request> <id>:<token> …``."""
+        generation = self._ints[_GENERATION] + 1
+        which = generation & 1
+        self._held[which][: len(held)] = held
+        self._ints[_HELD + which] = len(held)
+        self._ints[_GENERATION] = generation
+
+    def start(self, slot: int, job_id: bytes) -> None:
+        """Say that a job has started in one of the child's slots."""
+        at = slot * ID_SIZE
+        self._ids[at : at + ID_SIZE] = job_id.ljust(ID_SIZE, b"\0")
+
+    def lost(self) -> list[bytes]:
+        """Ids whose lease the supervisor found lost since the last call."""
+        count = self._ints[_LOST_COUNT]
+        if count == self._lost_seen:
+            return []
+        self._lost_seen = count
+        return bytes(self._lost[: self._ints[_LOST_BYTES]]).split()
+
+    @property
+    def command(self) -> int:
+        """RUN, STOP or STOP_NOW."""
+        return self._ints[_COMMAND]
+
+    @property
+    def extended_at(self) -> float:
+        """When the leases were last extended, on the monotonic clock; 0.0 for never."""
+        return self._floats[0]
+
+    def ready(self) -> None:
+        """Say that the child takes jobs."""
+        self._ints[_READY] = 1
+
+    def count(self, jobs: int) -> None:
+        """Say how many jobs the child has run."""
+        self._ints[_JOBS] = jobs
+
+    # -- written by the supervisor ------------------------------------------------------------
+
+    def held(self) -> list[tuple[int, bytes, int]]:
+        """What the child holds: number of the queue, id, token. May name settled jobs too."""
+        while True:
+            generation = self._ints[_GENERATION]
+            which = generation & 1
+            held = bytes(self._held[which][: self._ints[_HELD + which]])
+            if self._ints[_GENERATION] == generation:
+                break
+        found = []
+        for line in held.splitlines():
+            queue, _, *jobs = line.split(b" ")
+            for job in jobs:
+                job_id, _, token = job.partition(b":")
+                found.append((int(queue), job_id, int(token)))
+        return found
+
+    def started(self) -> set[bytes]:
+        """Ids of the jobs that last started in each slot; some have ended since."""
+        size = ID_SIZE
+        ids = (bytes(self._ids[at * size : (at + 1) * size]) for at in range(self.slots))
+        return {job_id.rstrip(b"\0") for job_id in ids}
+
+    def tell(self, command: int) -> None:
+        """Tell the child to stop."""
+        self._ints[_COMMAND] = command
+
+    def tell_lost(self, ids: list[bytes]) -> None:
+        """Tell the child which leases were lost. What does not fit is told the next time."""
+        text = b" ".join(ids[: LOST_SIZE // ID_SIZE])
+        self._lost[: len(text)] = text
+        self._ints[_LOST_BYTES] = len(text)
+        self._ints[_LOST_COUNT] += 1
+
+    def extended(self, at: float) -> None:
+        """Note when the leases were extended, on the monotonic clock."""
+        self._floats[0] = at
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the child takes jobs."""
+        return self._ints[_READY] == 1
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs the child has run."""
+        return self._ints[_JOBS]

@@ -1,0 +1,195 @@
+"""Runners: take a claimed job, run its task, hand the outcome to the courier."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from contextvars import Context, copy_context
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Protocol
+
+from asgiref.sync import sync_to_async
+
+from .. import registry
+from ..context import JobContext, enter
+from ..jobs import Call, Claimed, decode
+from ..registry import AnyTask
+from .hygiene import Hygiene
+from .outcome import Outcome, failed, finished
+from .page import Page
+
+
+class Desk(Protocol):
+    """Where runners get their jobs and leave their outcomes: the courier."""
+
+    inbox: SimpleQueue[Claimed | None]
+    page: Page
+    hygiene: Hygiene
+    dropped: set[bytes]
+
+    def deliver(self, outcome: Outcome) -> None:
+        """Take an outcome to be settled."""
+
+    def deadline(self) -> float:
+        """When the leases end, on the monotonic clock."""
+
+
+class Runner:
+    """Runs one job at a time, in the thread that calls `run`.
+
+    :ivar since: when the running job started, on the monotonic clock; 0.0 while idle.
+    :ivar busy: seconds that jobs have held this runner, for `jobs` jobs.
+    """
+
+    def __init__(self, desk: Desk, slot: int, loop: LoopRunner) -> None:
+        self.desk = desk
+        self.slot = slot
+        self.loop = loop
+        self.since = 0.0
+        self.busy = 0.0
+        self.jobs = 0
+        self.running: JobContext | None = None
+        self._base = copy_context()
+
+    def run(self) -> None:
+        """Run jobs until the inbox yields None."""
+        desk = self.desk
+        desk.hygiene.adopt()
+        while True:
+            try:
+                job = desk.inbox.get_nowait()
+            except Empty:
+                self.since = 0.0
+                desk.hygiene.rest()
+                job = desk.inbox.get()
+            if job is None:
+                break
+            if job.id in desk.dropped:
+                desk.dropped.discard(job.id)
+                continue
+            self.run_one(job)
+        desk.hygiene.leave()
+
+    def run_one(self, job: Claimed) -> None:
+        """Run one job and deliver its outcome; no error of the job leaves this."""
+        desk = self.desk
+        started = self.since = monotonic()
+        self.running = context = JobContext(job, desk.deadline)
+        desk.page.start(self.slot, job.id)
+        desk.hygiene.clean()
+        # A copy of the context for each job: what it sets (language, time zone, decimal
+        # context, its own variables) is gone after it.
+        outcome = self._base.copy().run(self._attempt, context)
+        desk.hygiene.clean()
+        self.running = None
+        context.seconds = monotonic() - started
+        self.busy += context.seconds
+        self.jobs += 1
+        if outcome is not None:
+            desk.deliver(outcome)
+
+    def _attempt(self, context: JobContext) -> Outcome | None:
+        task = None
+        try:
+            call = decode(context.claimed.payload)
+            context.task = call.task
+            task = registry.get(call.task)
+            enter(context)
+            if task.is_async:
+                self.loop.submit(context, call, task)
+                return None
+            return finished(context, task, task.func(*call.args, **call.kwargs))
+        except BaseException as error:  # whatever a task raises is the outcome of its job
+            return failed(context, task, error)
+
+
+class LoopRunner:
+    """Runs jobs of ``async def`` tasks: one event loop in a thread of its own.
+
+    :param slots: one for each job that may run at once.
+    """
+
+    def __init__(self, desk: Desk, slots: range) -> None:
+        self.desk = desk
+        self.limit = len(slots)
+        self.running: dict[bytes, tuple[JobContext, asyncio.Task[None]]] = {}
+        self._slots = deque(slots)
+        self._room = threading.Semaphore(self.limit)
+        self._ready: deque[tuple[JobContext, Call, AnyTask]] = deque()
+        self._called = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def active(self) -> int:
+        """How many async jobs run or wait for the loop."""
+        return len(self.running) + len(self._ready)
+
+    def submit(self, context: JobContext, call: Call, task: AnyTask) -> None:
+        """Start a job on the loop, from any thread; wait while as many run as may."""
+        self._room.acquire()
+        loop = self._loop or self._start()
+        self._ready.append((context, call, task))
+        if not self._called:
+            self._called = True
+            loop.call_soon_threadsafe(self._pump)
+
+    def cancel(self, job_id: bytes) -> bool:
+        """Cancel a running job whose lease was lost; answers whether it runs here."""
+        found = self.running.get(job_id)
+        if found is None or self._loop is None:
+            return False
+        context, task = found
+        context.lost = True
+        self._loop.call_soon_threadsafe(task.cancel)
+        return True
+
+    def stop(self) -> None:
+        """End the loop, once no job runs on it."""
+        if self._loop is not None and self._thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(5)
+            self._loop = None
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        self._loop = loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._run, args=(loop,), name="emq-loop", daemon=True
+        )
+        self._thread.start()
+        return loop
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def _pump(self) -> None:
+        self._called = False
+        loop = asyncio.get_running_loop()
+        while self._ready:
+            context, call, task = self._ready.popleft()
+            job = loop.create_task(self._attempt(context, call, task), context=Context())
+            self.running[context.claimed.id] = (context, job)
+
+    async def _attempt(self, context: JobContext, call: Call, task: AnyTask) -> None:
+        started = monotonic()
+        slot = self._slots.popleft()
+        self.desk.page.start(slot, context.claimed.id)
+        enter(context)
+        try:
+            outcome = finished(context, task, await task.func(*call.args, **call.kwargs))
+        except BaseException as error:  # as in Runner: the outcome of its job
+            outcome = failed(context, task, error)
+        finally:
+            self.running.pop(context.claimed.id, None)
+            self._slots.append(slot)
+            self._room.release()
+        if self.desk.hygiene.strangers:
+            await sync_to_async(self.desk.hygiene.clean)()
+        context.seconds = monotonic() - started
+        self.desk.deliver(outcome)

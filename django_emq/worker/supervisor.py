@@ -1,0 +1,285 @@
+"""The supervisor: starts children, extends their leases, gives back what a dead one held.
+
+It has one thread, so that it may fork at any time. The heartbeat beats here, outside the jobs'
+processes: a task that holds the interpreter lock for three leases is not swept while its
+process lives.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from django.db import connections as databases
+
+from .. import __version__, scripts
+from ..connections import connect
+from ..exceptions import EmqError, Refused, VersionFence
+from ..reaper import Reaper
+from .bell import Bell
+from .child import make_page, run_child, watch_signals
+from .courier import RECYCLE
+from .ledger import group
+from .options import WorkerOptions
+from .page import STOP, STOP_NOW, Page
+
+logger = logging.getLogger("django_emq.worker")
+
+BEAT_EVERY = 10.0  # seconds between two words to the list of workers
+BEAT_TTL = 30.0
+PATIENCE = 5.0  # seconds after the grace in which a child must be gone
+QUICK = 1.0  # a child that lives shorter than this is replaced after a pause
+CALL_MAX = 500
+
+
+@dataclass(eq=False)
+class Child:
+    """A process of the worker, as its supervisor sees it."""
+
+    index: int
+    pid: int
+    page: Page
+    started_at: float = field(default_factory=monotonic)
+
+
+class Supervisor:
+    """Runs a worker until it is told to stop.
+
+    :param say: prints a line for people.
+    """
+
+    def __init__(self, options: WorkerOptions, *, say: Callable[[str], Any] = print) -> None:
+        self.options = options
+        self.say = say
+        self.client = connect()
+        self.reaper = Reaper(self.client, options.queues, interval=min(5.0, options.lease / 3))
+        self.children: dict[int, Child] = {}
+        self.stopping = False
+        self.status = 0
+        self._bell = Bell()
+        self._orphans: list[tuple[str, list[tuple[bytes, int]], bool]] = []  # what dead ones held
+        self._spawn_at: dict[int, float] = dict.fromkeys(range(options.processes), 0.0)
+        self._quick_deaths = 0
+        self._every = options.extend_every
+        self._extend_at = monotonic() + self._every
+        self._beat_at = self._sweep_at = self._kill_at = 0.0
+        self._said = self._failing = False
+
+    def run(self) -> int:
+        """Work until stopped, and return the exit status. No single error ends this loop."""
+        scripts.register(self.client, self.options.queues)
+        restore = watch_signals(self._bell.signal_fd)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # its number rings the bell
+        try:
+            while self.children or self._spawn_at:
+                try:
+                    self.step()
+                except VersionFence as error:
+                    logger.critical("%s; stopping", error)
+                    self.status = 1
+                    self.stop()
+                except EmqError as error:
+                    self._trouble(error)
+                except Exception:
+                    logger.exception("supervisor: unexpected error; going on in a second")
+                    self._bell.wait(1.0)
+        finally:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            restore()
+            self._farewell()
+        return self.status
+
+    def step(self) -> None:
+        """Do what is due, then sleep until something is."""
+        self._bury_children()
+        now = monotonic()
+        for index, at in list(self._spawn_at.items()):
+            if now >= at:
+                self._spawn(index)
+        if self.stopping and now >= self._kill_at:
+            self._kill_children()
+        if not self._said and self.children and all(c.page.is_ready for c in self._living()):
+            self._said = True
+            self.say(f"worker {self.options.name} ready: {', '.join(self.options.queues)}")
+        if now >= self._extend_at:
+            self._extend_at = now + self._every
+            self._extend(now)
+        if self._orphans:
+            self._give_back()
+        if now >= self._beat_at:
+            self._beat_at = now + BEAT_EVERY
+            self._beat()
+        if self.options.sweep and now >= self._sweep_at:
+            self._sweep_at = now + self.reaper.run_once()
+        self._failing = False
+        self._sleep()
+
+    def _sleep(self) -> None:
+        due = [self._extend_at, self._beat_at, *self._spawn_at.values()]
+        if self.options.sweep:
+            due.append(self._sweep_at)
+        if self.stopping:
+            due.append(self._kill_at)
+        if not self._said:
+            due.append(monotonic() + 0.02)
+        signals, _ = self._bell.wait(min(due) - monotonic())
+        for number in signals:
+            if number in (signal.SIGTERM, signal.SIGINT):
+                self.stop(now_=self.stopping)
+
+    def stop(self, *, now_: bool = False) -> None:
+        """Have all children finish what runs, within the grace, and end; `now_`: without it."""
+        if not self.stopping:
+            self.say(
+                f"worker {self.options.name} stops: no new jobs, {len(self.children)} to finish"
+            )
+        self.stopping = True
+        self._spawn_at.clear()
+        self._kill_at = monotonic() + (0.0 if now_ else self.options.grace) + PATIENCE
+        for child in self._living():
+            child.page.tell(STOP_NOW if now_ else STOP)
+            os.kill(child.pid, signal.SIGTERM)
+
+    # -- children -----------------------------------------------------------------------------
+
+    def _living(self) -> list[Child]:
+        return list(self.children.values())
+
+    def _spawn(self, index: int) -> None:
+        del self._spawn_at[index]
+        page = make_page(self.options)
+        databases.close_all()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        supervisor = os.getpid()
+        pid = os.fork()
+        if not pid:
+            status = 70
+            try:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                self._bell.close()
+                status = run_child(self.options, page, index=index, supervisor=supervisor)
+            except BaseException:
+                logger.exception("child %d ends by an error", index)
+            finally:
+                logging.shutdown()
+                sys.stdout.flush()
+                os._exit(status)
+        self.children[pid] = Child(index, pid, page)
+
+    def _bury_children(self) -> None:
+        """Take note of children that have ended, and see to what they held."""
+        for pid in list(self.children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._ended(self.children.pop(pid), os.waitstatus_to_exitcode(status))
+
+    def _ended(self, child: Child, code: int) -> None:
+        held = child.page.held()
+        if held:
+            started = child.page.started()
+            names = self.options.queues
+            for ran in (True, False):
+                jobs = ((names[q], i, t) for q, i, t in held if (i in started) is ran)
+                self._orphans += [(queue, items, ran) for queue, items in group(jobs).items()]
+        if self.stopping:
+            return
+        now = monotonic()
+        if code == 0:
+            return  # the end of a burst, or somebody stopped this child alone
+        if code == RECYCLE:
+            logger.info("child %d has reached its limit; replacing it", child.pid)
+            self._spawn_at[child.index] = now
+            return
+        self._quick_deaths = self._quick_deaths + 1 if now - child.started_at < QUICK else 0
+        pause = min(0.1 * 2**self._quick_deaths, 30.0) if self._quick_deaths > 3 else 0.0
+        how = f"by signal {-code}" if code < 0 else f"with status {code}"
+        logger.error("child %d ended %s; starting another one in %.1f s", child.pid, how, pause)
+        self._spawn_at[child.index] = now + pause
+
+    def _kill_children(self) -> None:
+        for child in self._living():
+            logger.error("child %d does not end; killing it", child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+        self._kill_at = monotonic() + PATIENCE
+
+    # -- leases -------------------------------------------------------------------------------
+
+    def _extend(self, now: float) -> None:
+        """Extend what the children hold, and tell them what they have lost."""
+        for child in self._living():
+            lost: list[bytes] = []
+            names = self.options.queues
+            held = group(
+                (names[queue], job_id, token) for queue, job_id, token in child.page.held()
+            )
+            for queue, items in held.items():
+                for start in range(0, len(items), CALL_MAX):
+                    part = items[start : start + CALL_MAX]
+                    verdicts = scripts.extend(
+                        self.client, queue, part, lease_ms=self.options.lease_ms
+                    )
+                    lost += [
+                        job_id
+                        for (job_id, _), verdict in zip(part, verdicts, strict=True)
+                        if isinstance(verdict, Refused)
+                    ]
+            child.page.extended(now)
+            if lost:
+                child.page.tell_lost(lost)
+
+    def _give_back(self) -> None:
+        """Give back what a dead child held: at once, counted as a stall where a job had started."""
+        while self._orphans:
+            queue, items, ran = self._orphans[0]
+            for start in range(0, len(items), CALL_MAX):
+                part = items[start : start + CALL_MAX]
+                if ran:  # it may be what killed the child
+                    scripts.extend(self.client, queue, part, lease_ms=0)
+                else:
+                    scripts.release(self.client, queue, part)
+            if ran:
+                self.reaper.sweep(queue, trim=False)
+            self._orphans.pop(0)
+
+    # -- word to people -----------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        scripts.register(self.client, self.options.queues)
+        facts = {
+            "name": self.options.name,
+            "pid": os.getpid(),
+            "queues": " ".join(self.options.queues),
+            "processes": self.options.processes,
+            "threads": self.options.threads,
+            "version": __version__,
+            "jobs": sum(child.page.jobs for child in self._living()),
+            "state": "stopping" if self.stopping else "running",
+        }
+        scripts.beat(self.client, self.options.name, ttl_ms=int(BEAT_TTL * 1000), facts=facts)
+        if self.options.health_file:
+            Path(self.options.health_file).touch()
+
+    def _trouble(self, error: EmqError) -> None:
+        if not self._failing:
+            self._failing = True
+            logger.warning("supervisor: %s; trying again", error)
+        self._bell.wait(0.2)
+
+    def _farewell(self) -> None:
+        try:
+            if self._orphans:
+                self._give_back()
+            scripts.beat(self.client, self.options.name, ttl_ms=0, facts={})
+        except EmqError as error:
+            logger.info("supervisor: leaving without a word: %s", error)
+        self.client.close()
+        self._bell.close()

@@ -1,0 +1,1 @@
+"""The transitions: one Lua script a file, each run by one EVALSHA."""

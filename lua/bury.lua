@@ -1,0 +1,76 @@
+-- bury.lua: put held jobs into the morgue at once, as the task asked.
+--
+-- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
+-- KEYS[2] dead     zset  the morgue, scored by time of death in ms
+-- KEYS[3] metrics  hash  counters; metrics:<minute> stands beside it
+--
+-- ARGV[1] jobs     prefix of the rows
+-- ARGV[2…] a job:  id, token, reason, traceback
+--
+-- Returns one verdict a job: 1 buried (also when this token has buried it before).
+-- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
+--         EMQGONE when the row is gone.
+
+local active, dead, metrics = KEYS[1], KEYS[2], KEYS[3]
+local jobs = ARGV[1]
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+local ids = {}
+for at = 2, #ARGV, 4 do
+  ids[#ids + 1] = ARGV[at]
+end
+local leases = redis.call('ZMSCORE', active, unpack(ids))
+
+-- Read and decide.
+local verdicts, moves, seen, stale = {}, {}, {}, 0
+for i, id in ipairs(ids) do
+  local at = 2 + 4 * (i - 1)
+  local token = ARGV[at + 1]
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled')
+  local reason
+  if row.err or not row[1] then
+    verdicts[i] = redis.error_reply('EMQGONE bury job gone')
+  elseif row[1] ~= token then
+    reason = 'token mismatch'
+  elseif row[2] == 'bury' or seen[id] then
+    verdicts[i] = 1
+  elseif not leases[i] then
+    reason = row[2] and 'not held, settled before by ' .. row[2] or 'not held'
+  else
+    seen[id] = true
+    verdicts[i] = 1
+    moves[#moves + 1] = {id, ARGV[at + 2], ARGV[at + 3]}
+  end
+  if reason then
+    stale = stale + 1
+    verdicts[i] = redis.error_reply(
+      'EMQSTALE bury ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
+  end
+end
+redis.call('ZCARD', dead)
+
+-- Write.
+for _, move in ipairs(moves) do
+  local id, reason, traceback = move[1], move[2], move[3]
+  redis.call('ZREM', active, id)
+  redis.call('HSET', jobs .. id, 'state', 'dead', 'settled', 'bury', 'finished_at', now,
+    'last_error', reason)
+  if traceback ~= '' then
+    redis.call('HSET', jobs .. id, 'traceback', traceback)
+  end
+  redis.call('ZADD', dead, now, id)
+end
+tally('dead', #moves)
+tally('stale', stale)
+return verdicts

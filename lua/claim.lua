@@ -1,0 +1,208 @@
+-- claim.lua: lease the next jobs to a worker and mint their tokens.
+--
+-- KEYS[1] pending   zset    ids ready to run, scored by -priority
+-- KEYS[2] active    zset    leased ids, scored by lease expiry in ms
+-- KEYS[3] schedule  zset    ids waiting for a time, scored by due time in ms
+-- KEYS[4] dead      zset    the morgue, scored by time of death in ms
+-- KEYS[5] wake      list    readiness tokens
+-- KEYS[6] meta      hash    paused; concurrency; max claims in each duration ms
+-- KEYS[7] metrics   hash    counters; metrics:<minute> stands beside it
+-- KEYS[8] limiter   string  claims in the running window of the rate limit
+-- KEYS[9] claims    string  the last request of this worker and what it was given
+--
+-- ARGV[1] jobs      prefix of the rows
+-- ARGV[2] request   id of this call; the same id again is given the same jobs and tokens
+-- ARGV[3] worker    who holds the jobs
+-- ARGV[4] lease_ms  how long, unless the row has a lease_ms of its own
+-- ARGV[5] count     how many at most; 0 takes none and only passes the wake on
+-- ARGV[6] due       how many due jobs to promote first, at most
+--
+-- Returns {next_ms, receipt, id, payload, token, failures, id, payload, token, failures, …}.
+--         receipt is "<request> <id>:<token> …"; next_ms is the time until a job falls due or the rate limit lets one pass, -1 for
+--         no such time; it is told only when fewer than count jobs were found.
+--
+-- A row that is not sound never reaches a worker: its id goes to the morgue with a reason,
+-- and the next one is served.
+
+local pending, active, schedule, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local meta, metrics, limiter, claims = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local jobs, request, worker = ARGV[1], ARGV[2], ARGV[3]
+local lease_ms, count, due_max = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+
+local EXAMINED_MAX = 1000
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- The row's attempts, payload, failures, settled, lease_ms and priority; or false and why not.
+local function read(id)
+  if #id > 32 or string.find(id, '%W') then
+    return false, 'damaged entry: this is no job id'
+  end
+  local row = redis.pcall('HMGET', jobs .. id,
+    'attempts', 'payload', 'failures', 'settled', 'lease_ms', 'priority')
+  if row.err then
+    return false, 'damaged row: the key holds a ' .. redis.call('TYPE', jobs .. id).ok
+  elseif not row[1] and not row[2] then
+    return false, 'damaged row: it is missing'
+  elseif not row[1] or #row[1] > 15 or not string.match(row[1], '^%d+$') then
+    return false, 'damaged row: attempts is no whole number'
+  elseif not row[2] then
+    return false, 'damaged row: payload is missing'
+  end
+  return row
+end
+
+local function bury_damaged(id, reason)
+  local row = jobs .. id
+  if redis.call('TYPE', row).ok ~= 'hash' then
+    redis.call('DEL', row)
+  end
+  redis.call('HSET', row, 'state', 'dead', 'last_error', reason, 'finished_at', now)
+  redis.call('HSETNX', row, 'attempts', '0')
+  redis.call('ZADD', dead, now, id)
+end
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+-- The same request again: its reply was lost. Answer what it was given and still holds.
+local last = redis.call('GET', claims)
+if last and string.sub(last, 1, #request + 1) == request .. ' ' then
+  local reply = {-1, last}
+  for id, token in string.gmatch(last, ' (%w+):(%d+)') do
+    local row = read(id)
+    if row and row[1] == token and redis.call('ZSCORE', active, id) then
+      redis.call('ZADD', active, 'XX', now + (tonumber(row[5]) or lease_ms), id)
+      reply[#reply + 1] = id
+      reply[#reply + 1] = row[2]
+      reply[#reply + 1] = tonumber(token)
+      reply[#reply + 1] = tonumber(row[3]) or 0
+    end
+  end
+  return reply
+end
+
+local limits = redis.call('HMGET', meta, 'paused', 'concurrency', 'max', 'duration')
+if limits[1] then
+  return {-1, ''}
+end
+local concurrency, max, duration = tonumber(limits[2]), tonumber(limits[3]), tonumber(limits[4])
+local running = redis.call('ZCARD', active)
+local awake = redis.call('LLEN', wake)
+redis.call('ZCARD', dead)
+redis.call('ZCARD', pending)
+local wanted, limited, window = count, false, -1
+if concurrency and concurrency > 0 and concurrency - running < wanted then
+  wanted, limited = math.max(concurrency - running, 0), true
+end
+if max and duration and max > 0 and duration > 0 then
+  local room = max - (tonumber(redis.call('GET', limiter) or '0') or 0)
+  if room < wanted then
+    wanted, limited, window = math.max(room, 0), true, redis.call('PTTL', limiter)
+  end
+end
+
+-- What is due goes to pending first.
+local buried = 0
+local due = redis.call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, due_max)
+if #due > 0 then
+  local rows, ready = {}, {}
+  for i, id in ipairs(due) do
+    local row, reason = read(id)
+    rows[i] = row or reason
+  end
+  redis.call('ZREM', schedule, unpack(due))
+  for i, id in ipairs(due) do
+    if type(rows[i]) == 'table' then
+      ready[#ready + 1] = 0 - (tonumber(rows[i][6]) or 0)
+      ready[#ready + 1] = id
+      redis.call('HSET', jobs .. id, 'state', 'pending')
+    else
+      bury_damaged(id, rows[i])
+      buried = buried + 1
+    end
+  end
+  if #ready > 0 then
+    redis.call('ZADD', pending, unpack(ready))
+    tally('promoted', #ready / 2)
+  end
+end
+
+-- Read and decide: the first `wanted` sound rows.
+local taken, rows, damaged, examined = {}, {}, {}, 0
+while #taken < wanted and examined < EXAMINED_MAX do
+  local reach = math.min(examined + wanted - #taken, EXAMINED_MAX)
+  local ids = redis.call('ZRANGE', pending, examined, reach - 1)
+  if #ids == 0 then
+    break
+  end
+  for _, id in ipairs(ids) do
+    local row, reason = read(id)
+    if row then
+      taken[#taken + 1] = id
+      rows[#rows + 1] = row
+    else
+      damaged[#damaged + 1] = {id, reason}
+    end
+  end
+  examined = examined + #ids
+end
+
+-- Write.
+local reply, leases, receipt = {-1, ''}, {}, {request}
+if examined > 0 then
+  redis.call('ZREMRANGEBYRANK', pending, 0, examined - 1)
+end
+for _, pair in ipairs(damaged) do
+  bury_damaged(pair[1], pair[2])
+end
+tally('dead', buried + #damaged)
+for i, id in ipairs(taken) do
+  local key, row = jobs .. id, rows[i]
+  local token = redis.call('HINCRBY', key, 'attempts', 1)
+  redis.call('HSET', key, 'state', 'active', 'worker', worker, 'started_at', now)
+  if row[4] then
+    redis.call('HDEL', key, 'settled')
+  end
+  leases[#leases + 1] = now + (tonumber(row[5]) or lease_ms)
+  leases[#leases + 1] = id
+  receipt[#receipt + 1] = id .. ':' .. token
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, row[2], token, tonumber(row[3]) or 0
+end
+if #taken > 0 then
+  redis.call('ZADD', active, unpack(leases))
+  reply[2] = table.concat(receipt, ' ')
+  redis.call('SET', claims, reply[2], 'PX', 600000)
+  tally('claimed', #taken)
+  if max and duration and max > 0 and duration > 0 then
+    if redis.call('INCRBY', limiter, #taken) == #taken then
+      redis.call('PEXPIRE', limiter, duration)
+    end
+  end
+end
+
+-- One wake is left for the next worker while there is work that it may take.
+local left = redis.call('ZCARD', pending)
+if left > 0 and not limited and awake == 0 then
+  redis.call('LPUSH', wake, '1')
+elseif left == 0 and awake > 0 then
+  redis.call('DEL', wake)
+end
+if #taken < count then
+  local first = redis.call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
+  if first then
+    reply[1] = math.max(tonumber(first) - now, 0)
+  end
+  if left > 0 and window >= 0 and (reply[1] < 0 or window < reply[1]) then
+    reply[1] = window
+  end
+end
+return reply

@@ -1,0 +1,68 @@
+-- discard.lua: drop held jobs, as the task asked; nothing of them remains.
+--
+-- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
+-- KEYS[2] metrics  hash  counters; metrics:<minute> stands beside it
+--
+-- ARGV[1] jobs     prefix of the rows
+-- ARGV[2…] a job:  id, token
+--
+-- Returns one verdict a job: 1 dropped.
+-- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
+--         EMQGONE when the row is gone.
+
+local active, metrics = KEYS[1], KEYS[2]
+local jobs = ARGV[1]
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+local ids = {}
+for at = 2, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[at]
+end
+local leases = redis.call('ZMSCORE', active, unpack(ids))
+
+-- Read and decide.
+local verdicts, moves, seen, stale = {}, {}, {}, 0
+for i, id in ipairs(ids) do
+  local at = 2 + 2 * (i - 1)
+  local token = ARGV[at + 1]
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled')
+  local reason
+  if row.err or not row[1] then
+    verdicts[i] = redis.error_reply('EMQGONE discard job gone')
+  elseif row[1] ~= token then
+    reason = 'token mismatch'
+  elseif row[2] == 'discard' or seen[id] then
+    verdicts[i] = 1
+  elseif not leases[i] then
+    reason = row[2] and 'not held, settled before by ' .. row[2] or 'not held'
+  else
+    seen[id] = true
+    verdicts[i] = 1
+    moves[#moves + 1] = id
+  end
+  if reason then
+    stale = stale + 1
+    verdicts[i] = redis.error_reply(
+      'EMQSTALE discard ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
+  end
+end
+
+-- Write.
+for _, id in ipairs(moves) do
+  redis.call('ZREM', active, id)
+  redis.call('DEL', jobs .. id, jobs .. id .. ':logs')
+end
+tally('discarded', #moves)
+tally('stale', stale)
+return verdicts

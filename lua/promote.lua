@@ -1,0 +1,82 @@
+-- promote.lua: make jobs ready whose time has come.
+--
+-- KEYS[1] schedule  zset  ids waiting for a time, scored by due time in ms
+-- KEYS[2] pending   zset  ids ready to run, scored by -priority
+-- KEYS[3] dead      zset  the morgue, scored by time of death in ms
+-- KEYS[4] wake      list  readiness tokens
+-- KEYS[5] metrics   hash  counters; metrics:<minute> stands beside it
+--
+-- ARGV[1] jobs   prefix of the rows
+-- ARGV[2] batch  how many at most
+--
+-- Returns how many left schedule. A row that is not sound goes to the morgue with a reason.
+
+local schedule, pending, dead, wake, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local jobs, batch = ARGV[1], tonumber(ARGV[2])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+-- The row's attempts and priority; or false and why it is not sound.
+local function read(id)
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority')
+  if row.err then
+    return false, 'damaged row: the key holds a ' .. redis.call('TYPE', jobs .. id).ok
+  elseif not row[1] then
+    return false, 'damaged row: it is missing'
+  end
+  return row
+end
+
+local function bury_damaged(id, reason)
+  local row = jobs .. id
+  if redis.call('TYPE', row).ok ~= 'hash' then
+    redis.call('DEL', row)
+  end
+  redis.call('HSET', row, 'state', 'dead', 'last_error', reason, 'finished_at', now)
+  redis.call('HSETNX', row, 'attempts', '0')
+  redis.call('ZADD', dead, now, id)
+end
+
+-- Read and decide.
+local due = redis.call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, batch)
+redis.call('ZCARD', pending)
+redis.call('ZCARD', dead)
+local awake = redis.call('LLEN', wake)
+local rows, ready = {}, {}
+for i, id in ipairs(due) do
+  local row, reason = read(id)
+  rows[i] = row or reason
+end
+
+-- Write.
+if #due > 0 then
+  redis.call('ZREM', schedule, unpack(due))
+end
+for i, id in ipairs(due) do
+  if type(rows[i]) == 'table' then
+    ready[#ready + 1] = 0 - (tonumber(rows[i][2]) or 0)
+    ready[#ready + 1] = id
+    redis.call('HSET', jobs .. id, 'state', 'pending')
+  else
+    bury_damaged(id, rows[i])
+  end
+end
+if #ready > 0 then
+  redis.call('ZADD', pending, unpack(ready))
+  if awake == 0 then
+    redis.call('LPUSH', wake, '1')
+  end
+end
+tally('promoted', #ready / 2)
+tally('dead', #due - #ready / 2)
+return #due

@@ -1,0 +1,100 @@
+-- reap.lua: take back jobs whose lease has lapsed.
+--
+-- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
+-- KEYS[2] pending  zset  ids ready to run, scored by -priority
+-- KEYS[3] dead     zset  the morgue, scored by time of death in ms
+-- KEYS[4] wake     list  readiness tokens
+-- KEYS[5] metrics  hash  counters; metrics:<minute> stands beside it
+--
+-- ARGV[1] jobs        prefix of the rows
+-- ARGV[2] max_stalls  lost leases before the morgue, unless the row has its own
+-- ARGV[3] batch       how many at most
+--
+-- Returns {next_ms, ids back in pending, ids now dead}. next_ms is the time until the next
+--         lease may lapse, -1 when no job is held.
+--
+-- The token stays as it is: the next claim raises it, which shuts the old holder out. Until
+-- then the old holder may still complete the job, and nothing else.
+
+local active, pending, dead, wake, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local jobs, max_stalls, batch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+-- The row's attempts, priority, stalls and max_stalls; or false and why it is not sound.
+local function read(id)
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority', 'stalls', 'max_stalls')
+  if row.err then
+    return false, 'damaged row: the key holds a ' .. redis.call('TYPE', jobs .. id).ok
+  elseif not row[1] then
+    return false, 'damaged row: it is missing'
+  end
+  return row
+end
+
+local function bury_damaged(id, reason)
+  local row = jobs .. id
+  if redis.call('TYPE', row).ok ~= 'hash' then
+    redis.call('DEL', row)
+  end
+  redis.call('HSET', row, 'state', 'dead', 'last_error', reason, 'finished_at', now)
+  redis.call('HSETNX', row, 'attempts', '0')
+  redis.call('ZADD', dead, now, id)
+end
+
+-- Read and decide.
+local lapsed = redis.call('ZRANGEBYSCORE', active, '-inf', now, 'LIMIT', 0, batch)
+redis.call('ZCARD', pending)
+redis.call('ZCARD', dead)
+local awake = redis.call('LLEN', wake)
+local rows = {}
+for i, id in ipairs(lapsed) do
+  local row, reason = read(id)
+  rows[i] = row or reason
+end
+
+-- Write.
+if #lapsed > 0 then
+  redis.call('ZREM', active, unpack(lapsed))
+end
+local ready, back, died = {}, {}, {}
+for i, id in ipairs(lapsed) do
+  local row = rows[i]
+  if type(row) ~= 'table' then
+    bury_damaged(id, row)
+    died[#died + 1] = id
+  else
+    local stalls = (tonumber(row[3]) or 0) + 1
+    if stalls >= (tonumber(row[4]) or max_stalls) then
+      redis.call('HSET', jobs .. id, 'state', 'dead', 'stalls', stalls, 'finished_at', now,
+        'last_error', 'stalled: the worker was lost or its lease lapsed ' .. stalls .. ' times')
+      redis.call('ZADD', dead, now, id)
+      died[#died + 1] = id
+    else
+      redis.call('HSET', jobs .. id, 'state', 'pending', 'stalls', stalls)
+      ready[#ready + 1] = 0 - (tonumber(row[2]) or 0)
+      ready[#ready + 1] = id
+      back[#back + 1] = id
+    end
+  end
+end
+if #ready > 0 then
+  redis.call('ZADD', pending, unpack(ready))
+  if awake == 0 then
+    redis.call('LPUSH', wake, '1')
+  end
+end
+tally('reaped', #back)
+tally('dead', #died)
+local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')[2]
+return {first and math.max(tonumber(first) - now, 0) or -1, back, died}

@@ -1,0 +1,77 @@
+-- release.lua: hand held jobs back unharmed: no failure, no stall.
+--
+-- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
+-- KEYS[2] pending  zset  ids ready to run, scored by -priority
+-- KEYS[3] wake     list  readiness tokens
+-- KEYS[4] metrics  hash  counters; metrics:<minute> stands beside it
+--
+-- ARGV[1] jobs     prefix of the rows
+-- ARGV[2…] a job:  id, token
+--
+-- Returns one verdict a job: 1 handed back (also when this token has done so before).
+-- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
+--         EMQGONE when the row is gone.
+
+local active, pending, wake, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local jobs = ARGV[1]
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+local ids = {}
+for at = 2, #ARGV, 2 do
+  ids[#ids + 1] = ARGV[at]
+end
+local leases = redis.call('ZMSCORE', active, unpack(ids))
+
+-- Read and decide.
+local verdicts, moves, seen, stale = {}, {}, {}, 0
+for i, id in ipairs(ids) do
+  local at = 2 + 2 * (i - 1)
+  local token = ARGV[at + 1]
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled', 'priority')
+  local reason
+  if row.err or not row[1] then
+    verdicts[i] = redis.error_reply('EMQGONE release job gone')
+  elseif row[1] ~= token then
+    reason = 'token mismatch'
+  elseif row[2] == 'release' or seen[id] then
+    verdicts[i] = 1
+  elseif not leases[i] then
+    reason = row[2] and 'not held, settled before by ' .. row[2] or 'not held'
+  else
+    seen[id] = true
+    verdicts[i] = 1
+    moves[#moves + 1] = {id, 0 - (tonumber(row[3]) or 0)}
+  end
+  if reason then
+    stale = stale + 1
+    verdicts[i] = redis.error_reply(
+      'EMQSTALE release ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
+  end
+end
+redis.call('ZCARD', pending)
+local awake = redis.call('LLEN', wake)
+
+-- Write.
+for _, move in ipairs(moves) do
+  local id, score = move[1], move[2]
+  redis.call('ZREM', active, id)
+  redis.call('HSET', jobs .. id, 'state', 'pending', 'settled', 'release')
+  redis.call('ZADD', pending, score, id)
+end
+if #moves > 0 and awake == 0 then
+  redis.call('LPUSH', wake, '1')
+end
+tally('released', #moves)
+tally('stale', stale)
+return verdicts

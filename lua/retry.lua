@@ -1,0 +1,100 @@
+-- retry.lua: count a failure and run the job again later, or put it into the morgue.
+--
+-- KEYS[1] active    zset  leased ids, scored by lease expiry in ms
+-- KEYS[2] schedule  zset  ids waiting for a time, scored by due time in ms
+-- KEYS[3] dead      zset  the morgue, scored by time of death in ms
+-- KEYS[4] wake      list  readiness tokens
+-- KEYS[5] metrics   hash  counters; metrics:<minute> stands beside it
+--
+-- ARGV[1] jobs          prefix of the rows
+-- ARGV[2] max_attempts  failures before the morgue, unless the row has its own
+-- ARGV[3…] a job:       id, token, delay in ms, error, traceback
+--
+-- Returns one verdict a job: 'scheduled' or 'dead'; the same again when this token has had it.
+-- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
+--         EMQGONE when the row is gone.
+
+local active, schedule, dead, wake, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local jobs, max_attempts = ARGV[1], tonumber(ARGV[2])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+local ids = {}
+for at = 3, #ARGV, 5 do
+  ids[#ids + 1] = ARGV[at]
+end
+local leases = redis.call('ZMSCORE', active, unpack(ids))
+
+-- Read and decide.
+local verdicts, moves, seen, stale = {}, {}, {}, 0
+for i, id in ipairs(ids) do
+  local at = 3 + 5 * (i - 1)
+  local token = ARGV[at + 1]
+  local row = redis.pcall('HMGET', jobs .. id,
+    'attempts', 'settled', 'failures', 'max_attempts', 'state')
+  local reason
+  if row.err or not row[1] then
+    verdicts[i] = redis.error_reply('EMQGONE retry job gone')
+  elseif row[1] ~= token then
+    reason = 'token mismatch'
+  elseif row[2] == 'retry' or seen[id] then
+    verdicts[i] = row[5] == 'dead' and 'dead' or 'scheduled'
+  elseif not leases[i] then
+    reason = row[2] and 'not held, settled before by ' .. row[2] or 'not held'
+  else
+    local failures = (tonumber(row[3]) or 0) + 1
+    local dies = failures >= (tonumber(row[4]) or max_attempts)
+    seen[id] = true
+    verdicts[i] = dies and 'dead' or 'scheduled'
+    moves[#moves + 1] = {id, failures, dies, at}
+  end
+  if reason then
+    stale = stale + 1
+    verdicts[i] = redis.error_reply(
+      'EMQSTALE retry ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
+  end
+end
+redis.call('ZCARD', dead)
+local awake = redis.call('LLEN', wake)
+local first_due = redis.call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
+first_due = tonumber(first_due) or math.huge
+
+-- Write.
+local deaths, earlier = 0, false
+for _, move in ipairs(moves) do
+  local id, failures, dies, at = move[1], move[2], move[3], move[4]
+  local delay_ms, message, traceback = tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
+  redis.call('ZREM', active, id)
+  redis.call('HSET', jobs .. id, 'settled', 'retry', 'failures', failures,
+    'last_error', message)
+  if traceback ~= '' then
+    redis.call('HSET', jobs .. id, 'traceback', traceback)
+  end
+  if dies then
+    redis.call('HSET', jobs .. id, 'state', 'dead', 'finished_at', now)
+    redis.call('ZADD', dead, now, id)
+    deaths = deaths + 1
+  else
+    redis.call('HSET', jobs .. id, 'state', 'scheduled')
+    redis.call('ZADD', schedule, now + delay_ms, id)
+    earlier = earlier or now + delay_ms < first_due
+  end
+end
+if earlier and awake == 0 then
+  redis.call('LPUSH', wake, '1')
+end
+tally('failed', #moves)
+tally('retried', #moves - deaths)
+tally('dead', deaths)
+tally('stale', stale)
+return verdicts

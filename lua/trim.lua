@@ -1,0 +1,52 @@
+-- trim.lua: forget dead jobs past their cap or age, and finished jobs past their time.
+--
+-- KEYS[1] dead     zset  the morgue, scored by time of death in ms
+-- KEYS[2] done     zset  finished ids whose row is kept, scored by the end of its time in ms
+-- KEYS[3] metrics  hash  counters; metrics:<minute> stands beside it
+--
+-- ARGV[1] jobs         prefix of the rows
+-- ARGV[2] dead_max     how many dead jobs are kept; the oldest go first
+-- ARGV[3] dead_ttl_ms  how long a dead job is kept
+-- ARGV[4] batch        how many at most, of each set
+--
+-- Returns how many were forgotten. The rows leave together with their entries.
+
+local dead, done, metrics = KEYS[1], KEYS[2], KEYS[3]
+local jobs, dead_max = ARGV[1], tonumber(ARGV[2])
+local dead_ttl_ms, batch = tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+local over = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, batch)
+local buried = redis.call('ZRANGEBYSCORE', dead, '-inf', now - dead_ttl_ms, 'LIMIT', 0, batch)
+local excess = math.min(redis.call('ZCARD', dead) - dead_max, batch)
+if excess > #buried then
+  buried = redis.call('ZRANGE', dead, 0, excess - 1)
+end
+
+local function forget(set, ids)
+  if #ids > 0 then
+    local rows = {}
+    for _, id in ipairs(ids) do
+      rows[#rows + 1] = jobs .. id
+      rows[#rows + 1] = jobs .. id .. ':logs'
+    end
+    redis.call('ZREM', set, unpack(ids))
+    redis.call('DEL', unpack(rows))
+  end
+end
+
+forget(done, over)
+forget(dead, buried)
+tally('trimmed', #buried)
+return #over + #buried

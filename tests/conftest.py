@@ -1,0 +1,87 @@
+"""A server of our own for the whole run, and a clean database on it for each test."""
+
+import contextlib
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import django
+import pytest
+import redis as redis_py
+from private_server import NoServer, Server, private_server
+
+from tests.processes import Probe
+
+SERVER = pytest.StashKey[Server]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start the server, then Django, whose settings ask where the server is."""
+    stack = contextlib.ExitStack()
+    config.add_cleanup(stack.close)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="emq-tests-"))
+    try:
+        server = stack.enter_context(private_server())
+    except NoServer as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[SERVER] = server
+    os.environ["EMQ_URL"] = server.url
+    os.environ["EMQ_DB"] = f"{folder}/db.sqlite3"
+    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
+    django.setup()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    with contextlib.closing(config.stash[SERVER].client()) as client:
+        facts = client.info("server")
+    name = facts.get("server_name", "redis")
+    return f"server: {name} {facts.get(f'{name}_version')} at {config.stash[SERVER].url}"
+
+
+@pytest.fixture(scope="session")
+def server(pytestconfig: pytest.Config) -> Server:
+    """The run's server: `url`, `socket`, `pid`, `client()`, `restart()`."""
+    return pytestconfig.stash[SERVER]
+
+
+@pytest.fixture(scope="session")
+def _sweeper(server: Server) -> Iterator[redis_py.Redis]:
+    with contextlib.closing(server.client()) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _clean(_sweeper: redis_py.Redis) -> Iterator[None]:
+    """Each test begins on an empty database. It is ours: `private_server` sees to that."""
+    yield
+    _sweeper.flushdb()
+
+
+@pytest.fixture
+def client():
+    """The handle that `django_emq` itself uses."""
+    from django_emq import connections
+
+    return connections.client()
+
+
+@pytest.fixture
+def redis(client):
+    """The redis-py client below `client`, to seed and to look."""
+    return client.raw
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that no other test uses."""
+    return f"q-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Probe:
+    """Where the tasks of `tests.probe` leave their marks, in this process and in workers."""
+    probe = Probe(tmp_path / "probe")
+    monkeypatch.setenv("PROBE_FILE", str(probe.path))
+    return probe

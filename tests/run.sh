@@ -1,0 +1,34 @@
+#!/bin/sh
+# The suite on the server that private_server finds (a Valkey), with coverage; then the conformance
+# suite on Redis. With arguments: pytest with these, and nothing else.
+set -eu
+cd "$(dirname "$0")/.."
+pytest=.venv/bin/pytest
+
+if [ $# -gt 0 ]; then
+    exec $pytest "$@"
+fi
+
+lacking=$(tests/setup.sh test)
+lacks() { echo "$lacking" | grep -qx "$1"; }
+left_out=""
+
+set -- --cov --cov-report=term --cov-fail-under=95
+if lacks postgresql; then
+    set -- "$@" -m "not postgresql"
+    left_out="the tests marked postgresql (postgresql)"
+fi
+$pytest "$@"
+
+if lacks redis-server; then
+    left_out="${left_out:+$left_out, }the conformance suite on Redis (redis-server)"
+else
+    redis=$(command -v redis-server)
+    echo "The conformance suite again, on $("$redis" --version | cut -d' ' -f1-3):"
+    EMQ_SERVER=$redis $pytest tests/conformance
+fi
+
+if [ -n "$left_out" ]; then
+    echo "Left out for want of a Debian package: $left_out. As root, make test installs it."
+    [ "${CI:-}" != true ]
+fi

@@ -1,0 +1,13 @@
+"""The test project's settings, with the probe tasks and a database file that workers share."""
+
+import os
+
+from testproject.settings import *
+
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.probe"]
+
+# conftest.py names a file in a private folder. The tests' database is that file, not one in memory,
+# so that a worker process and the test that started it see the same rows.
+DATABASES["default"]["TEST"] = {"NAME": os.environ["EMQ_DB"]}
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
