@@ -80,7 +80,7 @@ class Alias:
 
 def read(name: str) -> Alias | None:
     """The alias of this name, or None when CACHES has none."""
-    entry = django_settings.CACHES.get(name)
+    entry: Any = django_settings.CACHES.get(name)
     if entry is None:
         return None
     backend = imported(entry.get("BACKEND"))

@@ -83,6 +83,8 @@ def typed(error: Exception) -> EmqError:
         return _REFUSALS[word](rest[:1].upper() + rest[1:])
     if names & _NOT_NOW_NAMES or word in _NOT_NOW_WORDS:
         return ServerRefused(f"The server takes no writes now; nothing was stored: {text}")
+    if names & {"AuthenticationError", "AuthorizationError", "NoPermissionError"}:
+        return ServerRefused(f"The server refuses this user; nothing was stored: {text}")
     if names & {"ConnectionError", "TimeoutError", "OSError"}:
         return OutcomeUnknown(f"No answer from the server, the call may have run: {text}")
     return ServerError(f"The server answered with an error: {text}")

@@ -23,15 +23,16 @@ def make_page(options: WorkerOptions) -> Page:
     return Page(options.threads + settings().async_concurrency)
 
 
-def run_child(options: WorkerOptions, page: Page, *, index: int = 0, supervisor: int = 0) -> int:
+def run_child(options: WorkerOptions, page: Page, *, number: int = 0, supervisor: int = 0) -> int:
     """Run jobs until told to stop; the exit status of the process.
 
     Takes over the signals of the process, so it must be called in its main thread.
 
+    :param number: of this process among all that its worker ever starts.
     :param supervisor: pid of the process that extends the leases; 0 when this one does.
     """
     client = connect()
-    courier = Courier(client, options, page, index=index, supervisor=supervisor, leave=leave)
+    courier = Courier(client, options, page, number=number, supervisor=supervisor, leave=leave)
     restore = watch_signals(courier.bell.signal_fd)
     thread = threading.Thread(target=courier.run, name="emq-courier", daemon=True)
     thread.start()

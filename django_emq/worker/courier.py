@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import secrets
 import signal
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +42,7 @@ OPTION = {"complete": "keep_ms", "retry": "max_attempts"}
 class Courier:
     """Moves jobs between the server and the runners of one process.
 
+    :param number: of this process among all that its worker ever starts.
     :param supervisor: pid of the process that extends the leases; 0 when this one does.
     :param leave: ends the process at once, with an exit status, though a job still runs.
     """
@@ -53,7 +53,7 @@ class Courier:
         options: WorkerOptions,
         page: Page,
         *,
-        index: int = 0,
+        number: int = 0,
         supervisor: int = 0,
         leave: Callable[[int], None],
     ) -> None:
@@ -62,8 +62,7 @@ class Courier:
         self.page = page
         self.supervisor = supervisor
         self.leave = leave
-        # The random part keeps two processes of one name from being taken for one claimer.
-        self.worker = f"{options.name}.{index}-{secrets.token_hex(4)}"
+        self.worker = f"{options.worker_id}.{number}"
         self.status = 0
         self.stopping = self.finished = False
         self.inbox: SimpleQueue[Claimed | None] = SimpleQueue()
@@ -132,7 +131,8 @@ class Courier:
             self._dry = False
         want = 0 if self.stopping else self._appetite.want(now)
         deliver = bool(self._outbox or self._unsettled)
-        claim = self._woken or (want > 0 and not self._dry and self._appetite.low)
+        claim = bool(self._woken or self._requests)
+        claim = claim or (want > 0 and not self._dry and self._appetite.low)
         if now >= self._retry_at and (deliver or claim):
             self._trip(want)
         elif not deliver and self._over(want):
@@ -143,7 +143,7 @@ class Courier:
     def _over(self, want: int) -> bool:
         """Whether nothing is left to do: after a stop, or at the end of a burst."""
         done = self.stopping or (self.options.burst and self._dry and want > 0)
-        return done and not self.ledger
+        return done and not self.ledger and not self._requests
 
     def _sleep(self, now: float, want: int) -> None:
         until = min(self._tick_at, now + TICK)
@@ -201,7 +201,11 @@ class Courier:
         self._unsettled = outcomes
         batch = Batch(self.client)
         groups = self._settle(batch, outcomes)
-        queues = self.options.queues if want or self._woken else ()
+        # A claim whose answer was lost comes first, also when nothing more is wanted: the jobs
+        # that it was given are ours.
+        queues = [*self._requests]
+        if want or self._woken:
+            queues += [queue for queue in self.options.queues if queue not in self._requests]
         for queue in queues[:1]:
             self._claim(batch, queue, want)
         try:
@@ -264,7 +268,7 @@ class Courier:
             count=count,
         )
 
-    def _claim_on(self, queues: tuple[str, ...], want: int, first: Any) -> None:
+    def _claim_on(self, queues: list[str], want: int, first: Any) -> None:
         """Take the claim of the first queue, and ask the next ones for what it did not have."""
         self._woken = False
         self._look_at = monotonic() + BEAT * 2

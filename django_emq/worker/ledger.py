@@ -56,7 +56,11 @@ class Ledger:
         return group((job.queue, job.id, job.token) for job in self.jobs.values())
 
     def _publish(self) -> None:
-        self._page.publish(b"\n".join([line for line, _ in self._lots]))
+        held = b"\n".join([line for line, _ in self._lots])
+        if len(held) > self._page.held_max:  # many claims of which little is left
+            self.compact()
+        else:
+            self._page.publish(held)
 
 
 def group(held: Iterable[tuple[str, bytes, int]]) -> dict[str, list[tuple[bytes, int]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ BEAT = 10.0  # seconds between two looks of an idle worker that nothing has woke
 
 
 def default_name() -> str:
-    """Host and process, for people; the workers' ids carry a random part beside it."""
+    """Host and process."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -33,11 +34,23 @@ class WorkerOptions:
     name: str = field(default_factory=default_name)
     sweep: bool = True
     health_file: str = ""
+    # The random part keeps two workers of one name from being taken for one claimer.
+    mark: str = field(default_factory=lambda: secrets.token_hex(3))
+
+    @property
+    def worker_id(self) -> str:
+        """What rows and the list of workers call this worker."""
+        return f"{self.name}-{self.mark}"
 
     @property
     def lease_ms(self) -> int:
         """The lease in milliseconds."""
         return int(self.lease * 1000)
+
+    @property
+    def sweep_every(self) -> float:
+        """Seconds between two sweeps, at most."""
+        return min(5.0, self.lease / 3)
 
     @property
     def extend_every(self) -> float:

@@ -13,8 +13,7 @@ RUN, STOP, STOP_NOW = 0, 1, 2
 
 ID_SIZE = 32
 LOST_SIZE = 16 * 1024
-HELD_SIZE = 512 * 1024
-HELD_MAX = 4096  # jobs that a child may hold: ids, tokens and their separators fit a buffer
+HELD_AHEAD = 1000  # jobs that a child may hold beside those that run
 
 # Numbers in front of the page: eight bytes each. _HELD is followed by the other buffer's size.
 _GENERATION, _COMMAND, _LOST_COUNT, _LOST_BYTES, _READY, _JOBS, _HELD = range(7)
@@ -31,7 +30,9 @@ class Page:
     def __init__(self, slots: int) -> None:
         ids = slots * ID_SIZE
         self.slots = slots
-        self._map = mmap.mmap(-1, _INTS + _FLOATS + ids + LOST_SIZE + 2 * HELD_SIZE)
+        #: Bytes that fit a buffer: for each job its id, its token and a line of its own.
+        self.held_max = (slots + HELD_AHEAD) * 2 * ID_SIZE
+        self._map = mmap.mmap(-1, _INTS + _FLOATS + ids + LOST_SIZE + 2 * self.held_max)
         view = memoryview(self._map)
         self._ints = view[:_INTS].cast("q")
         start = _INTS
@@ -41,8 +42,9 @@ class Page:
         start += ids
         self._lost = view[start : start + LOST_SIZE]
         start += LOST_SIZE
-        self._held = (view[start : start + HELD_SIZE], view[start + HELD_SIZE :])
+        self._held = (view[start : start + self.held_max], view[start + self.held_max :])
         self._lost_seen = 0
+        self._jobs_seen = 0
 
     # -- written by the child -----------------------------------------------------------------
 
@@ -129,7 +131,7 @@ class Page:
         """Whether the child takes jobs."""
         return self._ints[_READY] == 1
 
-    @property
-    def jobs(self) -> int:
-        """How many jobs the child has run."""
-        return self._ints[_JOBS]
+    def new_jobs(self) -> int:
+        """How many jobs the child has run since the last call."""
+        jobs, self._jobs_seen = self._ints[_JOBS] - self._jobs_seen, self._ints[_JOBS]
+        return jobs

@@ -13,13 +13,12 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from django.db import connections as databases
 
-from .. import __version__, scripts
+from .. import scripts
 from ..connections import connect
 from ..exceptions import EmqError, Refused, VersionFence
 from ..reaper import Reaper
@@ -29,11 +28,10 @@ from .courier import RECYCLE
 from .ledger import group
 from .options import WorkerOptions
 from .page import STOP, STOP_NOW, Page
+from .presence import BEAT_EVERY, Presence
 
 logger = logging.getLogger("django_emq.worker")
 
-BEAT_EVERY = 10.0  # seconds between two words to the list of workers
-BEAT_TTL = 30.0
 PATIENCE = 5.0  # seconds after the grace in which a child must be gone
 QUICK = 1.0  # a child that lives shorter than this is replaced after a pause
 CALL_MAX = 500
@@ -43,7 +41,6 @@ CALL_MAX = 500
 class Child:
     """A process of the worker, as its supervisor sees it."""
 
-    index: int
     pid: int
     page: Page
     started_at: float = field(default_factory=monotonic)
@@ -59,13 +56,16 @@ class Supervisor:
         self.options = options
         self.say = say
         self.client = connect()
-        self.reaper = Reaper(self.client, options.queues, interval=min(5.0, options.lease / 3))
+        self.reaper = Reaper(self.client, options.queues, interval=options.sweep_every)
+        self.presence = Presence(self.client, options)
         self.children: dict[int, Child] = {}
+        self._jobs = 0
         self.stopping = False
         self.status = 0
         self._bell = Bell()
         self._orphans: list[tuple[str, list[tuple[bytes, int]], bool]] = []  # what dead ones held
-        self._spawn_at: dict[int, float] = dict.fromkeys(range(options.processes), 0.0)
+        self._spawn_at = [0.0] * options.processes  # when to start children that are missing
+        self._spawned = 0
         self._quick_deaths = 0
         self._every = options.extend_every
         self._extend_at = monotonic() + self._every
@@ -100,17 +100,17 @@ class Supervisor:
         """Do what is due, then sleep until something is."""
         self._bury_children()
         now = monotonic()
-        for index, at in list(self._spawn_at.items()):
-            if now >= at:
-                self._spawn(index)
+        for at in [at for at in self._spawn_at if now >= at]:
+            self._spawn_at.remove(at)
+            self._spawn()
         if self.stopping and now >= self._kill_at:
             self._kill_children()
         if not self._said and self.children and all(c.page.is_ready for c in self._living()):
             self._said = True
             self.say(f"worker {self.options.name} ready: {', '.join(self.options.queues)}")
         if now >= self._extend_at:
+            self._extend(now)  # when this fails it is tried again at once
             self._extend_at = now + self._every
-            self._extend(now)
         if self._orphans:
             self._give_back()
         if now >= self._beat_at:
@@ -122,7 +122,7 @@ class Supervisor:
         self._sleep()
 
     def _sleep(self) -> None:
-        due = [self._extend_at, self._beat_at, *self._spawn_at.values()]
+        due = [self._extend_at, self._beat_at, *self._spawn_at]
         if self.options.sweep:
             due.append(self._sweep_at)
         if self.stopping:
@@ -152,8 +152,8 @@ class Supervisor:
     def _living(self) -> list[Child]:
         return list(self.children.values())
 
-    def _spawn(self, index: int) -> None:
-        del self._spawn_at[index]
+    def _spawn(self) -> None:
+        self._spawned += 1
         page = make_page(self.options)
         databases.close_all()
         sys.stdout.flush()
@@ -166,14 +166,14 @@ class Supervisor:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 self._bell.close()
-                status = run_child(self.options, page, index=index, supervisor=supervisor)
+                status = run_child(self.options, page, number=self._spawned, supervisor=supervisor)
             except BaseException:
-                logger.exception("child %d ends by an error", index)
+                logger.exception("child %d ends by an error", os.getpid())
             finally:
                 logging.shutdown()
                 sys.stdout.flush()
                 os._exit(status)
-        self.children[pid] = Child(index, pid, page)
+        self.children[pid] = Child(pid, page)
 
     def _bury_children(self) -> None:
         """Take note of children that have ended, and see to what they held."""
@@ -183,6 +183,7 @@ class Supervisor:
                 self._ended(self.children.pop(pid), os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, code: int) -> None:
+        self._jobs += child.page.new_jobs()
         held = child.page.held()
         if held:
             started = child.page.started()
@@ -197,13 +198,13 @@ class Supervisor:
             return  # the end of a burst, or somebody stopped this child alone
         if code == RECYCLE:
             logger.info("child %d has reached its limit; replacing it", child.pid)
-            self._spawn_at[child.index] = now
+            self._spawn_at.append(now)
             return
         self._quick_deaths = self._quick_deaths + 1 if now - child.started_at < QUICK else 0
         pause = min(0.1 * 2**self._quick_deaths, 30.0) if self._quick_deaths > 3 else 0.0
         how = f"by signal {-code}" if code < 0 else f"with status {code}"
         logger.error("child %d ended %s; starting another one in %.1f s", child.pid, how, pause)
-        self._spawn_at[child.index] = now + pause
+        self._spawn_at.append(now + pause)
 
     def _kill_children(self) -> None:
         for child in self._living():
@@ -253,20 +254,8 @@ class Supervisor:
     # -- word to people -----------------------------------------------------------------------
 
     def _beat(self) -> None:
-        scripts.register(self.client, self.options.queues)
-        facts = {
-            "name": self.options.name,
-            "pid": os.getpid(),
-            "queues": " ".join(self.options.queues),
-            "processes": self.options.processes,
-            "threads": self.options.threads,
-            "version": __version__,
-            "jobs": sum(child.page.jobs for child in self._living()),
-            "state": "stopping" if self.stopping else "running",
-        }
-        scripts.beat(self.client, self.options.name, ttl_ms=int(BEAT_TTL * 1000), facts=facts)
-        if self.options.health_file:
-            Path(self.options.health_file).touch()
+        self._jobs += sum(child.page.new_jobs() for child in self._living())
+        self.presence.beat(jobs=self._jobs, stopping=self.stopping)
 
     def _trouble(self, error: EmqError) -> None:
         if not self._failing:
@@ -278,7 +267,7 @@ class Supervisor:
         try:
             if self._orphans:
                 self._give_back()
-            scripts.beat(self.client, self.options.name, ttl_ms=0, facts={})
+            self.presence.leave()
         except EmqError as error:
             logger.info("supervisor: leaving without a word: %s", error)
         self.client.close()

@@ -14,8 +14,8 @@ from django.core.management.base import CommandError
 from django_emq import connections, registry, scripts
 from django_emq.conf import settings
 from django_emq.exceptions import EmqError
-from django_emq.reaper import Reaper
 from django_emq.worker.child import make_page, run_child
+from django_emq.worker.housekeeper import Housekeeper
 from django_emq.worker.options import WorkerOptions, default_name, lease_of
 from django_emq.worker.supervisor import Supervisor
 
@@ -115,15 +115,15 @@ class Command(EmqCommand):
     def run_here(self, worker: WorkerOptions) -> int:
         """Run everything in this process."""
         self.say(f"worker {worker.name} ready: {', '.join(worker.queues)}")
-        interval = min(5.0, worker.lease / 3)
-        reaper = Reaper(connections.client(), worker.queues, interval=interval)
-        thread = threading.Thread(target=reaper.run, name="emq-reaper", daemon=True)
-        if worker.sweep:
-            thread.start()
+        page = make_page(worker)
+        house = Housekeeper(connections.client(), worker, page)
+        thread = threading.Thread(target=house.run, name="emq-housekeeper", daemon=True)
+        thread.start()
         try:
-            return run_child(worker, make_page(worker))
+            return run_child(worker, page)
         finally:
-            reaper.stop()
+            house.stop()
+            thread.join(worker.grace)
 
     def reload(self) -> None:
         """Run this command again without --reload, and anew whenever a Python file changes."""

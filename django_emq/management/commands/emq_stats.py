@@ -1,0 +1,123 @@
+"""Show queues and workers."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import ArgumentParser
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from django_emq import connections, inspector
+from django_emq.exceptions import EmqError
+from django_emq.inspector import QueueStats, Worker
+
+from ._base import EmqCommand, read_queues, seconds
+
+HELP = """\
+Show the queues (jobs in each set, oldest waiting, jobs a minute) and the workers.
+
+  manage.py emq_stats                  once
+  manage.py emq_stats mail --watch     one queue, again every 2 seconds until Ctrl-C
+  manage.py emq_stats --json           for scripts: one JSON object
+
+in/min and out/min count enqueued and finished jobs over the last one to two minutes.
+"""
+
+HEADINGS = ("queue", "pending", "active", "schedule", "dead", "done", "oldest", "in/min", "out/min")
+
+
+class Command(EmqCommand):
+    help = HELP
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add = parser.add_argument
+        add("queues", nargs="*", metavar="queue", help="queues to show (all)")
+        add("--watch", action="store_true", help="show again until Ctrl-C")
+        add("--interval", type=seconds, default=2.0, metavar="S", help="seconds between (2)")
+        add("--json", action="store_true", help="one JSON object (one a line with --watch)")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        queues = read_queues(options["queues"])
+        try:
+            while True:
+                self.show(queues, as_json=options["json"], clear=options["watch"])
+                if not options["watch"]:
+                    return
+                time.sleep(max(options["interval"], 0.1))
+        except KeyboardInterrupt:
+            return
+        except EmqError as error:
+            raise CommandError(str(error)) from error
+
+    def show(self, queues: tuple[str, ...], *, as_json: bool, clear: bool) -> None:
+        """Print the figures of one instant."""
+        client = connections.client()
+        stats = [inspector.stats(client, q) for q in queues or inspector.queues(client)]
+        workers = inspector.workers(client)
+        if as_json:
+            facts = {
+                "queues": [asdict(queue) for queue in stats],
+                "workers": [asdict(worker) for worker in workers],
+            }
+            self.say(json.dumps(facts, default=str))
+            return
+        if clear and self.stdout.isatty():
+            self.stdout.write("\x1b[2J\x1b[H", ending="")
+        self.say(table([HEADINGS, *(queue_row(queue) for queue in stats)]))
+        for queue in stats:
+            if queue.paused:
+                self.say(
+                    f"{queue.queue} is paused" + (f" by {queue.paused_by}" * bool(queue.paused_by))
+                )
+        self.say("")
+        if workers:
+            headings = ("worker", "queues", "processes", "threads", "jobs", "state", "last beat")
+            self.say(table([headings, *(worker_row(worker) for worker in workers)]))
+        else:
+            self.say("No worker is running.")
+
+
+def queue_row(stats: QueueStats) -> tuple[str, ...]:
+    """One line of the queues' table."""
+    rate = stats.per_minute
+    finished = rate.get("completed", 0) + rate.get("discarded", 0) + rate.get("dead", 0)
+    return (
+        stats.queue,
+        *(f"{count:,}" for count in stats.counts.values()),
+        "-" if stats.oldest_s is None else span(stats.oldest_s),
+        f"{rate.get('enqueued', 0):,.0f}",
+        f"{finished:,.0f}",
+    )
+
+
+def worker_row(worker: Worker) -> tuple[str, ...]:
+    """One line of the workers' table."""
+    names = ("queues", "processes", "threads", "jobs", "state")
+    facts = (worker.facts.get(name, "?") for name in names)
+    return (worker.id, *facts, worker.beat_at.strftime("%H:%M:%S UTC"))
+
+
+def span(seconds: float) -> str:
+    """A time span for people: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+    for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if seconds < limit:
+            return (
+                f"{seconds / unit:.1f} {name}" if seconds < 10 else f"{seconds / unit:.0f} {name}"
+            )
+    return f"{seconds / 86400:.0f} d"
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    """Rows in columns: the first to the left, numbers to the right."""
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
