@@ -83,12 +83,12 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
 
 def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict]:
     """Admit jobs of one queue, again if the reply is lost."""
-    if queue not in client.known_queues:
-        scripts.register(client, [queue])
-        client.known_queues.add(queue)
     with _producer() as producer:
         for pause in (*PAUSES, None):
             try:
+                if queue not in client.known_queues:
+                    scripts.register(client, [queue])
+                    client.known_queues.add(queue)
                 return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
             except OutcomeUnknown as error:
                 if pause is None:

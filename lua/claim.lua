@@ -18,8 +18,9 @@
 -- ARGV[6] due       how many due jobs to promote first, at most
 --
 -- Returns {next_ms, receipt, id, payload, token, failures, id, payload, token, failures, …}.
---         receipt is "<request> <id>:<token> …"; next_ms is the time until a job falls due or the rate limit lets one pass, -1 for
---         no such time; it is told only when fewer than count jobs were found.
+--         receipt is "<request> <id>:<token> …". next_ms is the time until a job falls due or
+--         the rate limit lets one pass, -1 for no such time; it is told only when fewer than
+--         count jobs were found.
 --
 -- A row that is not sound never reaches a worker: its id goes to the morgue with a reason,
 -- and the next one is served.
@@ -36,7 +37,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- The row's attempts, payload, failures, settled, lease_ms and priority; or false and why not.
 local function read(id)
-  if #id > 32 or string.find(id, '%W') then
+  if #id > 32 then
     return false, 'damaged entry: this is no job id'
   end
   local row = redis.pcall('HMGET', jobs .. id,
@@ -135,55 +136,48 @@ if #due > 0 then
   end
 end
 
--- Read and decide: the first `wanted` sound rows.
-local taken, rows, damaged, examined = {}, {}, {}, 0
-while #taken < wanted and examined < EXAMINED_MAX do
-  local reach = math.min(examined + wanted - #taken, EXAMINED_MAX)
-  local ids = redis.call('ZRANGE', pending, examined, reach - 1)
-  if #ids == 0 then
+-- Take the first `wanted` sound rows. Each row is read, and found sound, right before it is
+-- written, so that nothing can fail half-way; what leaves pending is the first write, since it
+-- frees memory and so passes on a full server too.
+local taken, examined = 0, 0
+local reply, leases, receipt = {-1, ''}, {}, {request}
+local started_at, lease_ends = string.format('%.0f', now), string.format('%.0f', now + lease_ms)
+while taken < wanted and examined < EXAMINED_MAX do
+  local popped = redis.call('ZPOPMIN', pending, math.min(wanted - taken, EXAMINED_MAX - examined))
+  if #popped == 0 then
     break
   end
-  for _, id in ipairs(ids) do
-    local row, reason = read(id)
+  for i = 1, #popped, 2 do
+    local id = popped[i]
+    local key, row, reason = jobs .. id, read(id)
+    examined = examined + 1
     if row then
-      taken[#taken + 1] = id
-      rows[#rows + 1] = row
+      local token = redis.call('HINCRBY', key, 'attempts', 1)
+      redis.call('HSET', key, 'state', 'active', 'worker', worker, 'started_at', started_at)
+      if row[4] then
+        redis.call('HDEL', key, 'settled')
+      end
+      leases[2 * taken + 1] = row[5] and now + (tonumber(row[5]) or lease_ms) or lease_ends
+      leases[2 * taken + 2] = id
+      local n = 4 * taken + 2
+      reply[n + 1], reply[n + 2], reply[n + 3] = id, row[2], token
+      reply[n + 4] = row[3] and tonumber(row[3]) or 0
+      taken = taken + 1
+      receipt[taken + 1] = id .. ':' .. token
     else
-      damaged[#damaged + 1] = {id, reason}
+      bury_damaged(id, reason)
+      buried = buried + 1
     end
   end
-  examined = examined + #ids
 end
-
--- Write.
-local reply, leases, receipt = {-1, ''}, {}, {request}
-if examined > 0 then
-  redis.call('ZREMRANGEBYRANK', pending, 0, examined - 1)
-end
-for _, pair in ipairs(damaged) do
-  bury_damaged(pair[1], pair[2])
-end
-tally('dead', buried + #damaged)
-for i, id in ipairs(taken) do
-  local key, row = jobs .. id, rows[i]
-  local token = redis.call('HINCRBY', key, 'attempts', 1)
-  redis.call('HSET', key, 'state', 'active', 'worker', worker, 'started_at', now)
-  if row[4] then
-    redis.call('HDEL', key, 'settled')
-  end
-  leases[#leases + 1] = now + (tonumber(row[5]) or lease_ms)
-  leases[#leases + 1] = id
-  receipt[#receipt + 1] = id .. ':' .. token
-  local n = #reply
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, row[2], token, tonumber(row[3]) or 0
-end
-if #taken > 0 then
+tally('dead', buried)
+if taken > 0 then
   redis.call('ZADD', active, unpack(leases))
   reply[2] = table.concat(receipt, ' ')
   redis.call('SET', claims, reply[2], 'PX', 600000)
-  tally('claimed', #taken)
+  tally('claimed', taken)
   if max and duration and max > 0 and duration > 0 then
-    if redis.call('INCRBY', limiter, #taken) == #taken then
+    if redis.call('INCRBY', limiter, taken) == taken then
       redis.call('PEXPIRE', limiter, duration)
     end
   end
@@ -196,7 +190,7 @@ if left > 0 and not limited and awake == 0 then
 elseif left == 0 and awake > 0 then
   redis.call('DEL', wake)
 end
-if #taken < count then
+if taken < count then
   local first = redis.call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
   if first then
     reply[1] = math.max(tonumber(first) - now, 0)
