@@ -8,7 +8,6 @@ failure just seen is included. A project's own callable may also answer a ``time
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 import pkgutil
 import random
@@ -18,8 +17,9 @@ from datetime import timedelta
 from typing import Any
 
 from .exceptions import InvalidOption
+from .log import get_logger
 
-logger = logging.getLogger(__name__)
+logger = get_logger("backoff")
 
 Policy = Callable[[int, BaseException | None], float | None]
 

@@ -11,7 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -84,20 +84,24 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
 def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict]:
     """Admit jobs of one queue, again if the reply is lost."""
     with _producer() as producer:
-        for pause in (*PAUSES, None):
-            try:
-                if queue not in client.known_queues:
-                    scripts.register(client, [queue])
-                    client.known_queues.add(queue)
-                return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
-            except OutcomeUnknown as error:
-                if pause is None:
-                    raise OutcomeUnknown(
-                        f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is "
-                        f"unknown whether job {jobs[0].id} was stored: {error}"
-                    ) from error
-                time.sleep(pause)
-    raise AssertionError("unreachable")
+        for pause in PAUSES:
+            with suppress(OutcomeUnknown):
+                return _admit(client, queue, jobs, producer)
+            time.sleep(pause)
+        try:
+            return _admit(client, queue, jobs, producer)
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(
+                f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is unknown "
+                f"whether job {jobs[0].id} was stored: {error}"
+            ) from error
+
+
+def _admit(client: Client, queue: str, jobs: list[NewJob], producer: str) -> list[scripts.Verdict]:
+    if queue not in client.known_queues:
+        scripts.register(client, [queue])
+        client.known_queues.add(queue)
+    return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
 
 
 aenqueue = sync_to_async(enqueue)

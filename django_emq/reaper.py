@@ -5,7 +5,6 @@ Any number may run at once: each step is one script, and bounded.
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from time import monotonic
@@ -14,8 +13,9 @@ from . import inspector, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError
+from .log import get_logger
 
-logger = logging.getLogger("django_emq.reaper")
+logger = get_logger("reaper")
 
 BATCH = 500  # jobs in one script call
 BUDGET = 0.5  # seconds of one pass over one queue; what is left waits for the next pass

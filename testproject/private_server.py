@@ -19,6 +19,7 @@ import importlib.resources
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -78,9 +79,9 @@ class Server:
     None on a server of REDIS_URL.
     """
 
-    def __init__(self, url: str, socket: str | None = None) -> None:
+    def __init__(self, url: str, path: str | None = None) -> None:
         self.url = url
-        self.socket = socket
+        self.socket = path
         self.pid: int | None = None
 
     def client(self) -> redis.Redis:
@@ -97,9 +98,9 @@ class OwnServer(Server):
 
     def __init__(self, binary: str, extra_args: Sequence[str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="emq-"))
-        socket = str(self.folder / "s")
-        super().__init__(f"unix://{socket}?db=0", socket)
-        command = [binary, "--port", "0", "--unixsocket", socket, "--dir", str(self.folder)]
+        path = str(self.folder / "s")
+        super().__init__(f"unix://{path}?db=0", path)
+        command = [binary, "--port", "0", "--unixsocket", path, "--dir", str(self.folder)]
         command += ["--save", "", "--appendonly", "no", *extra_args]
         # -I and -S: the guard needs the standard library only, and is up at once without the rest.
         # Its own session: Control-C in a terminal must not take the server from those who still
@@ -136,20 +137,26 @@ class OwnServer(Server):
         """End the server and remove its folder."""
         self.guard.communicate()
         self.pid = None
+        shutil.rmtree(self.folder, ignore_errors=True)  # where the guard was killed
 
     def _await_ping(self, pid: int) -> None:
-        client = self.client()
         end = time.monotonic() + START_SECONDS
-        with contextlib.closing(client):
-            while True:
-                try:
-                    client.ping()
-                    return
-                except redis.ConnectionError:
-                    if not is_alive(pid) or time.monotonic() > end:
-                        log = (self.folder / "log").read_text(errors="replace")
-                        raise NoServer(f"The private server did not start:\n{log}") from None
-                time.sleep(0.001)
+        while not answers_ping(self.folder / "s"):
+            if not is_alive(pid) or time.monotonic() > end:
+                log = (self.folder / "log").read_text(errors="replace")
+                raise NoServer(f"The private server did not start:\n{log}")
+            time.sleep(0.001)
+
+
+def answers_ping(path: Path) -> bool:
+    """Whether the server on this unix socket takes commands, if only from those with a password."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        try:
+            connection.connect(str(path))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(64).startswith((b"+PONG", b"-NOAUTH"))
+        except OSError:
+            return False
 
 
 def is_alive(pid: int) -> bool:

@@ -191,6 +191,7 @@ def test_it_is_gone_when_its_guard_is_killed():
     with private_server() as server:
         os.kill(server.guard.pid, signal.SIGKILL)
         wait_until(lambda: not answers(server.url), what="the server's end")
+    assert not server.folder.exists()
 
 
 # Somebody's server

@@ -22,16 +22,18 @@ from ..connections import Batch, Client
 from ..context import JobContext
 from ..exceptions import EmqError, JobGone, Refused, ServerError
 from ..jobs import Claimed, Claims
+from ..log import get_logger
 from .appetite import Appetite
 from .bell import Bell, Wake
 from .hygiene import Hygiene
 from .ledger import Ledger
 from .options import BEAT, WINDOW, WorkerOptions
-from .outcome import Outcome
+from .outcome import Outcome, report
 from .page import RUN, STOP_NOW, Page
+from .presence import rss_mb
 from .runner import LoopRunner, Runner
 
-logger = logging.getLogger("django_emq.worker")
+logger = get_logger("worker")
 
 TICK = 1.0  # seconds between two looks at what is not urgent
 RECYCLE = 75  # exit status of a process that asks to be replaced
@@ -252,7 +254,7 @@ class Courier:
             if gone and job_id in again:
                 verdict = 1  # the first sending did it; its reply was lost
             if verdict != 1 or logger.isEnabledFor(logging.DEBUG):
-                _log(outcome, verdict)
+                report(outcome, verdict)
 
     def _claim(self, way: Client | Batch, queue: str, count: int) -> Claims:
         """Claim, under the same name as before while the answer of that is unknown."""
@@ -337,7 +339,7 @@ class Courier:
         self.ledger.compact()
         jobs = sum(runner.jobs for runner in self.runners)
         self.page.count(jobs)
-        if 0 < self.options.max_jobs <= jobs or 0 < self.options.max_rss_mb <= _rss_mb():
+        if 0 < self.options.max_jobs <= jobs or 0 < self.options.max_rss_mb <= rss_mb():
             self.stop(status=RECYCLE)
 
     def _extend(self, now: float) -> None:
@@ -411,34 +413,3 @@ class Courier:
         if self._outbox or self._unsettled:
             self._trip(0)
         self.leave(self.status)
-
-
-def _log(outcome: Outcome, verdict: Any) -> None:
-    """One line on a settled job, with id, task, token and duration."""
-    context, verb, seconds = outcome.context, outcome.verb, outcome.context.seconds
-    if isinstance(verdict, EmqError):
-        logger.info("%s refused for %r after %.3f s: %s", verb, context, seconds, verdict)
-    elif verdict == 0:
-        logger.info("%s: %r is gone, after %.3f s", verb, context, seconds)
-    elif verdict == "scheduled":
-        logger.warning(
-            "%r failed after %.3f s, runs again in %.1f s: %s",
-            context, seconds, outcome.details[0] / 1000, outcome.details[1],
-        )  # fmt: skip
-    elif verdict == "dead":
-        logger.error(
-            "%r failed after %.3f s, is in the morgue: %s", context, seconds, outcome.details[1]
-        )
-    elif verb == "bury":
-        logger.error("%r is in the morgue: %s", context, outcome.details[0])
-    else:
-        logger.debug("%s: %r after %.3f s", verb, context, seconds)
-
-
-def _rss_mb() -> float:
-    """Memory of this process in MB, or 0.0 where the system does not tell."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    except OSError:
-        return 0.0

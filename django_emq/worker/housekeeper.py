@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from time import monotonic
 
 from ..connections import Client
 from ..exceptions import EmqError
+from ..log import get_logger
 from ..reaper import Reaper
 from .options import WorkerOptions
 from .page import Page
 from .presence import BEAT_EVERY, Presence
 
-logger = logging.getLogger("django_emq.worker")
+logger = get_logger("worker")
 
 
 class Housekeeper:

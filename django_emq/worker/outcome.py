@@ -9,9 +9,12 @@ from typing import Any, NamedTuple
 from ..backoff import resolve
 from ..conf import settings
 from ..context import JobContext
-from ..exceptions import Bury, Discard, Retry, Snooze, UnknownTask
+from ..exceptions import Bury, Discard, EmqError, Retry, Snooze, UnknownTask
 from ..jobs import due_in, shorten
+from ..log import get_logger
 from ..registry import AnyTask
+
+logger = get_logger("worker")
 
 
 class Outcome(NamedTuple):
@@ -76,3 +79,25 @@ def _trace(error: BaseException) -> str:
         return "".join(traceback.format_exception(error))
     except BaseException:  # likewise
         return "(the traceback could not be written)"
+
+
+def report(outcome: Outcome, verdict: Any) -> None:
+    """One line on a settled job, with id, task, token and duration."""
+    context, verb, seconds = outcome.context, outcome.verb, outcome.context.seconds
+    if isinstance(verdict, EmqError):
+        logger.info("%s refused for %r after %.3f s: %s", verb, context, seconds, verdict)
+    elif verdict == 0:
+        logger.info("%s: %r is gone, after %.3f s", verb, context, seconds)
+    elif verdict == "scheduled":
+        logger.warning(
+            "%r failed after %.3f s, runs again in %.1f s: %s",
+            context, seconds, outcome.details[0] / 1000, outcome.details[1],
+        )  # fmt: skip
+    elif verdict == "dead":
+        logger.error(
+            "%r failed after %.3f s, is in the morgue: %s", context, seconds, outcome.details[1]
+        )
+    elif verb == "bury":
+        logger.error("%r is in the morgue: %s", context, outcome.details[0])
+    else:
+        logger.debug("%s: %r after %.3f s", verb, context, seconds)

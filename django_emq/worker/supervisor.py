@@ -21,6 +21,7 @@ from django.db import connections as databases
 from .. import scripts
 from ..connections import connect
 from ..exceptions import EmqError, Refused, VersionFence
+from ..log import get_logger
 from ..reaper import Reaper
 from .bell import Bell
 from .child import make_page, run_child, watch_signals
@@ -30,7 +31,7 @@ from .options import WorkerOptions
 from .page import STOP, STOP_NOW, Page
 from .presence import BEAT_EVERY, Presence
 
-logger = logging.getLogger("django_emq.worker")
+logger = get_logger("worker")
 
 PATIENCE = 5.0  # seconds after the grace in which a child must be gone
 QUICK = 1.0  # a child that lives shorter than this is replaced after a pause
