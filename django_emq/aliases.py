@@ -43,6 +43,7 @@ class Alias:
 
     @property
     def is_django_redis(self) -> bool:
+        """Whether the backend is that of django-redis, or derived from it."""
         return is_subclass(self.backend, RedisCache)
 
     @property
@@ -113,6 +114,7 @@ def as_dict(value: object) -> Mapping[str, Any]:
 
 
 def is_subclass(thing: Any, base: type) -> bool:
+    """Whether `thing` is a class derived from `base`."""
     return isinstance(thing, type) and issubclass(thing, base)
 
 

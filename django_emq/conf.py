@@ -59,6 +59,7 @@ class Settings:
     dead_ttl: float = 180 * DAY  # seconds
     socket_timeout: float = 5  # seconds
     async_concurrency: int = 100
+    trail: str = "notable"  # what each queue remembers: off, notable, all
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
@@ -192,6 +193,12 @@ def _queue_name(value: Any) -> str:
     return check_queue(value, prefix="")
 
 
+def _trail(value: object) -> str:
+    if value not in ("off", "notable", "all"):
+        raise InvalidOption("Give 'off', 'notable' or 'all'.")
+    return str(value)
+
+
 def _queues(value: object) -> Mapping[Any, object]:
     if not isinstance(value, Mapping):
         raise InvalidOption("Give a dict of dicts, for instance {'mail': {'LEASE': 60}}.")
@@ -212,6 +219,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "DEAD_TTL": _number(1, 3650 * DAY, "seconds"),
     "SOCKET_TIMEOUT": _number(0.1, 3600, "seconds"),
     "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
+    "TRAIL": _trail,
     "QUEUES": _queues,
 }
 

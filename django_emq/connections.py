@@ -22,7 +22,9 @@ from .exceptions import (
     DamagedRow,
     EmqError,
     JobGone,
+    JobHeld,
     KindRefused,
+    NotInState,
     OutcomeUnknown,
     RateLimited,
     ServerError,
@@ -36,13 +38,16 @@ Parse = Callable[[Any], Any]
 
 # One pool holds as many connections as threads call at once; the server sets the real bound.
 MAX_CONNECTIONS = 10_000
+TRAIL_MAX = 10_000  # entries of a queue's trail, about
 
 _REFUSALS: dict[str, type[EmqError]] = {
     "EMQSTALE": StaleToken,
     "EMQGONE": JobGone,
     "EMQKIND": KindRefused,
+    "EMQLOCK": JobHeld,
     "EMQRATE": RateLimited,
     "EMQROW": DamagedRow,
+    "EMQSTATE": NotInState,
     "EMQVERSION": VersionFence,
 }
 # Replies that say: this write was not carried out. Class names are those of the client
@@ -95,11 +100,14 @@ class Client:
 
     :param raw: the client of redis-py (or valkey) over the private pool; for plain reads.
     :param prefix: first word of every key.
+    :param trail: what the scripts write into the trail: ``off``, ``notable`` or ``all``.
     """
 
-    def __init__(self, raw: Any, prefix: str) -> None:
+    def __init__(self, raw: Any, prefix: str, trail: str = "notable") -> None:
         self.raw = raw
         self.prefix = prefix
+        self.trail_max = 0 if trail == "off" else TRAIL_MAX
+        self.trail_all = TRAIL_MAX if trail == "all" else 0
         self.known_queues: set[str] = set()
         errors = import_module(type(raw).__module__.split(".")[0] + ".exceptions")
         self.noscript: type[Exception] = errors.NoScriptError
@@ -156,6 +164,7 @@ class Batch:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.prefix = client.prefix
+        self.trail_max, self.trail_all = client.trail_max, client.trail_all
         self.calls: list[tuple[Script, tuple[Any, ...], Parse]] = []
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Any], parse: Parse) -> Any:
@@ -235,7 +244,7 @@ def connect(*, timeout: float | None = None) -> Client:
     """
     conf = settings()
     raw = get_redis_connection(conf.cache_alias, write=True)
-    return Client(derive(raw, timeout=timeout or conf.socket_timeout), conf.prefix)
+    return Client(derive(raw, timeout=timeout or conf.socket_timeout), conf.prefix, conf.trail)
 
 
 _lock = threading.Lock()

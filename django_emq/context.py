@@ -14,11 +14,13 @@ from .jobs import Claimed
 class JobContext:
     """What a task may know of its own job; see `current_job`."""
 
-    __slots__ = ("_deadline", "claimed", "lost", "seconds", "task")
+    __slots__ = ("_extended_at", "claimed", "lease", "lost", "seconds", "task")
 
-    def __init__(self, claimed: Claimed, deadline: Callable[[], float]) -> None:
+    def __init__(self, claimed: Claimed, lease: float, extended_at: Callable[[], float]) -> None:
         self.claimed = claimed
-        self._deadline = deadline
+        self._extended_at = extended_at
+        #: Seconds that the lease holds from the claim, and from each extension.
+        self.lease = lease
         #: Path of the task.
         self.task = "?"
         #: Whether the lease was lost: what this run still does cannot settle the job.
@@ -52,7 +54,8 @@ class JobContext:
     @property
     def lease_deadline(self) -> datetime:
         """When the lease ends unless it is extended, as this machine's clock would show it."""
-        return datetime.now(UTC) + timedelta(seconds=self._deadline() - time.monotonic())
+        begins_at = max(self.claimed.claimed_at, self._extended_at())
+        return datetime.now(UTC) + timedelta(seconds=begins_at + self.lease - time.monotonic())
 
     def __repr__(self) -> str:
         return f"job {self.id} of {self.task} (token {self.token})"

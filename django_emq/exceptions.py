@@ -44,6 +44,20 @@ class KindRefused(Refused):
     """
 
 
+class NotInState(Refused):
+    """The job or the queue is not in the state that this needs.
+
+    Reply class ``EMQSTATE``.
+    """
+
+
+class JobHeld(Refused):
+    """A worker holds the job.
+
+    Reply class ``EMQLOCK``.
+    """
+
+
 class RateLimited(Refused):
     """The queue is at its limit.
 

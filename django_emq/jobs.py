@@ -26,6 +26,7 @@ class Claimed(NamedTuple):
     token: int  # the number that every later step must carry
     failures: int  # failures counted before this run
     queue: str
+    claimed_at: float  # when the claim was sent, on this machine's monotonic clock
 
 
 class Claims(NamedTuple):

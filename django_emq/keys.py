@@ -27,16 +27,22 @@ class Keys:
     active: str  # zset, ids held by a worker, scored by the end of the lease in ms
     schedule: str  # zset, ids waiting for a time, scored by due time in ms
     dead: str  # zset, the morgue, scored by time of death in ms
-    done: str  # zset, finished ids whose row is kept, scored by finish time in ms
-    wake: str  # list, readiness tokens, at most 64
+    done: str  # zset, finished ids whose row is kept, scored by the end of its time in ms
+    wake: str  # list, readiness tokens, at most one
     meta: str  # hash, paused, paused_by and limits
     metrics: str  # hash, lifetime counters; metrics:<minute> holds those of one minute
+    trail: str  # stream, what happened, refusals included; capped
+    events: str  # channel, progress of jobs as JSON
     limiter: str  # string, claims in the running window of the rate limit
     jobs: str  # prefix of the rows
 
     def job(self, job_id: str) -> str:
         """Key of the row: a hash."""
         return self.jobs + job_id
+
+    def logs(self, job_id: str) -> str:
+        """Key of the job's log lines: a list."""
+        return f"{self.jobs}{job_id}:logs"
 
     def minute(self, minute: int) -> str:
         """Key of the counters of one minute since 1970, by the server's clock: a hash."""
@@ -96,6 +102,8 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         wake=base + "wake",
         meta=base + "meta",
         metrics=base + "metrics",
+        trail=base + "trail",
+        events=base + "events",
         limiter=base + "limiter",
         jobs=base + "job:",
     )

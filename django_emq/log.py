@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import random
 import sys
 import traceback
+from time import monotonic
 from typing import Any
 
 
@@ -23,3 +25,35 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
 def get_logger(name: str) -> SafeLogger:
     """The logger of one part of the queue, below ``django_emq``."""
     return SafeLogger(logging.getLogger(f"django_emq.{name}"), {})
+
+
+class Outage:
+    """Says that the server is away, once, and that it is back, once; and when to try again.
+
+    :param who: begins the lines.
+    """
+
+    def __init__(self, logger: SafeLogger, who: str) -> None:
+        self._logger = logger
+        self._who = who
+        self._since = 0.0
+        self._tries = 0
+        self.retry_at = 0.0  # on the monotonic clock; 0.0 while the server answers
+
+    def failed(self, error: Exception) -> None:
+        """Take note of a call that failed; the pause before the next grows to five seconds."""
+        now = monotonic()
+        if not self._since:
+            self._since = now
+            self._logger.warning("%s: %s; trying again", self._who, error)
+        self._tries += 1
+        self.retry_at = now + random.uniform(0.02, min(0.05 * 2**self._tries, 5.0))
+
+    def over(self) -> None:
+        """Take note of a call that went well."""
+        if self._since:
+            self._logger.info(
+                "%s: the server is back after %.1f s", self._who, monotonic() - self._since
+            )
+            self._since = self.retry_at = 0.0
+            self._tries = 0

@@ -13,7 +13,7 @@ from . import inspector, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError
-from .log import get_logger
+from .log import Outage, get_logger
 
 logger = get_logger("reaper")
 
@@ -38,15 +38,18 @@ class Reaper:
         self.batch = batch
         self.returned = self.dead = self.promoted = self.trimmed = 0
         self._trim_at = 0.0
-        self._down = False
         self._stop = threading.Event()
 
     def run(self) -> None:
         """Sweep until stopped. No single error ends this loop."""
+        outage = Outage(logger, "reaper")
         while not self._stop.is_set():
             pause = self.interval
             try:
                 pause = self.run_once()
+                outage.over()
+            except EmqError as error:
+                outage.failed(error)
             except Exception:
                 logger.exception("reaper: unexpected error; going on")
             self._stop.wait(pause)
@@ -56,24 +59,18 @@ class Reaper:
         self._stop.set()
 
     def run_once(self) -> float:
-        """One pass over all queues; answers the seconds until the next is due."""
+        """One pass over all queues; answers the seconds until the next is due.
+
+        Raises an EmqError when the server is away.
+        """
         pause = self.interval * random.uniform(0.75, 1.0)
         trim = monotonic() >= self._trim_at
-        try:
-            for queue in self.queues or tuple(inspector.queues(self.client)):
-                next_ms = self.sweep(queue, trim=trim)
-                if next_ms >= 0:
-                    pause = min(pause, next_ms / 1000 + 0.001)
-        except (EmqError, OSError) as error:
-            if not self._down:
-                self._down = True
-                logger.warning("reaper: %s; trying again every %.1f s", error, self.interval)
-            return pause
+        for queue in self.queues or tuple(inspector.queues(self.client)):
+            next_ms = self.sweep(queue, trim=trim)
+            if next_ms >= 0:
+                pause = min(pause, next_ms / 1000 + 0.001)
         if trim:
             self._trim_at = monotonic() + TRIM_EVERY
-        if self._down:
-            self._down = False
-            logger.info("reaper: the server is back")
         return pause
 
     def sweep(self, queue: str, *, trim: bool = True) -> int:

@@ -18,6 +18,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Seconds = float | timedelta
 
+YEAR = 365 * 86_400
+
 _tasks: dict[str, Task[..., Any]] = {}
 
 
@@ -56,7 +58,7 @@ class Task(Generic[P, R]):
 
     def __post_init__(self) -> None:
         if self.queue is not None:
-            check_queue(self.queue)
+            check_queue(self.queue, prefix="")  # whether it is reserved is for the settings to say
         check_priority(self.priority)
         row: list[Any] = []
         for name in ("max_attempts", "max_stalls"):
@@ -221,6 +223,9 @@ def _seconds(value: Seconds) -> float:
 
 def _milliseconds(name: str, value: Seconds, *, least: float) -> int:
     seconds = _seconds(value)
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not seconds >= least:
-        raise InvalidOption(f"{name} is {value!r}. Use a timedelta or seconds, at least {least}.")
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not number or not least <= seconds <= YEAR:
+        raise InvalidOption(
+            f"{name} is {value!r}. Use a timedelta or seconds, from {least} to {YEAR} (a year)."
+        )
     return int(seconds * 1000)

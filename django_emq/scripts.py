@@ -9,10 +9,11 @@ list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any, TypeVar
 
 from .connections import Batch, Client, Script, typed
-from .exceptions import EmqError
+from .exceptions import EmqError, InvalidOption, UnknownSet
 from .jobs import Claimed, Claims, NewJob, Reaped
 from .keys import Keys, queue_keys, reserve_keys
 
@@ -27,8 +28,9 @@ BATCH_MAX = 1000
 SENT_MS = 120_000
 
 NAMES = (
-    "beat bury cas claim complete discard enqueue extend gate pause promote reap register "
-    "release resume retry snooze state trim"
+    "beat bury cancel cas claim complete discard drain enqueue extend gate log obliterate pause "
+    "progress promote reap register release remove reprocess requeue resume retry snooze state "
+    "trim update"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 
@@ -73,13 +75,20 @@ def _settle(
     parse: Callable[[Any], Any] = _verdicts,
 ) -> list[Any]:
     args = list(options)
-    before = len(args)
+    count = 0
     for item in items:
         args += item
-    if len(args) == before:
+        count += 1
+    if not count:
         return []
+    _bounded(verb, count)
     result: list[Any] = _run(client, verb, keys, args, parse)
     return result
+
+
+def _bounded(verb: str, count: int) -> None:
+    if count > BATCH_MAX:
+        raise InvalidOption(f"{verb} takes at most {BATCH_MAX} jobs in one call, not {count}.")
 
 
 def one(verdicts: list[T | EmqError]) -> T:
@@ -111,9 +120,12 @@ def enqueue(
     """
     keys = _keys(client, queue)
     args: list[Any] = [keys.jobs, request, SENT_MS]
+    count = 0
     for job in jobs:
+        count += 1
         extra = len(job.fields) // 2
         args += (job.id, job.payload, job.priority, job.due, extra, *job.fields)
+    _bounded("enqueue", count)
     sent = keys.sent(producer)
     names = (keys.pending, keys.schedule, keys.wake, keys.metrics, sent)
     result: list[Verdict] = _run(client, "enqueue", names, args, _verdicts)
@@ -142,15 +154,20 @@ def claim(
     k = _keys(client, queue)
     names = (k.pending, k.active, k.schedule, k.dead, k.wake, k.meta, k.metrics, k.limiter)
     count = min(count, BATCH_MAX)
-    args = (k.jobs, request, worker, lease_ms, count, min(due, BATCH_MAX))
+    due = min(due, BATCH_MAX)
+    trail = (client.trail_max, client.trail_all)
+    args = (k.jobs, request, worker, lease_ms, count, due, *trail)
+
+    sent_at = monotonic()
 
     def parse(reply: list[Any]) -> Claims:
         fields = iter(reply)
         next_ms, receipt = next(fields), next(fields)
-        jobs = [Claimed(*job, queue) for job in zip(fields, fields, fields, fields, strict=True)]
+        quads = zip(fields, fields, fields, fields, strict=True)
+        jobs = [Claimed(*quad, queue, sent_at) for quad in quads]
         return Claims(next_ms, receipt, jobs)
 
-    result: Claims = _run(client, "claim", (*names, k.claims(worker)), args, parse)
+    result: Claims = _run(client, "claim", (*names, k.claims(worker), k.trail), args, parse)
     return result
 
 
@@ -162,8 +179,9 @@ def complete(
     :param keep_ms: how long the rows are kept with their results; 0 deletes them.
     """
     k = _keys(client, queue)
-    keys = (k.active, k.pending, k.done, k.metrics)
-    return _settle(client, "complete", keys, (k.jobs, keep_ms), items)
+    keys = (k.active, k.pending, k.done, k.metrics, k.trail)
+    options = (k.jobs, client.trail_max, client.trail_all, keep_ms)
+    return _settle(client, "complete", keys, options, items)
 
 
 def retry(
@@ -178,33 +196,37 @@ def retry(
     :param max_attempts: failures before the morgue, for rows that have no number of their own.
     """
     k = _keys(client, queue)
-    keys = (k.active, k.schedule, k.dead, k.wake, k.metrics)
-    return _settle(client, "retry", keys, (k.jobs, max_attempts), items, _texts)
+    keys = (k.active, k.schedule, k.dead, k.wake, k.metrics, k.trail)
+    options = (k.jobs, client.trail_max, max_attempts)
+    return _settle(client, "retry", keys, options, items, _texts)
 
 
 def snooze(client: Way, queue: str, items: Iterable[tuple[Any, Token, str]]) -> list[Verdict]:
     """Run jobs later, given (id, token, due as '+ms' or 'ms'): 1 moved."""
     k = _keys(client, queue)
-    keys = (k.active, k.schedule, k.wake, k.metrics)
-    return _settle(client, "snooze", keys, (k.jobs,), items)
+    keys = (k.active, k.schedule, k.wake, k.metrics, k.trail)
+    return _settle(client, "snooze", keys, (k.jobs, client.trail_max), items)
 
 
 def release(client: Way, queue: str, items: Iterable[tuple[Any, Token]]) -> list[Verdict]:
     """Hand jobs back unharmed, given (id, token): 1 handed back."""
     k = _keys(client, queue)
-    return _settle(client, "release", (k.active, k.pending, k.wake, k.metrics), (k.jobs,), items)
+    keys = (k.active, k.pending, k.wake, k.metrics, k.trail)
+    return _settle(client, "release", keys, (k.jobs, client.trail_max), items)
 
 
 def bury(client: Way, queue: str, items: Iterable[tuple[Any, Token, str, str]]) -> list[Verdict]:
     """Put jobs into the morgue, given (id, token, reason, traceback): 1 buried."""
     k = _keys(client, queue)
-    return _settle(client, "bury", (k.active, k.dead, k.metrics), (k.jobs,), items)
+    keys = (k.active, k.dead, k.metrics, k.trail)
+    return _settle(client, "bury", keys, (k.jobs, client.trail_max), items)
 
 
 def discard(client: Way, queue: str, items: Iterable[tuple[Any, Token]]) -> list[Verdict]:
     """Drop jobs, given (id, token): 1 dropped."""
     k = _keys(client, queue)
-    return _settle(client, "discard", (k.active, k.metrics), (k.jobs,), items)
+    keys = (k.active, k.metrics, k.trail)
+    return _settle(client, "discard", keys, (k.jobs, client.trail_max), items)
 
 
 def extend(
@@ -212,7 +234,7 @@ def extend(
 ) -> list[Verdict]:
     """Prolong leases, given (id, token): 1 prolonged. With lease_ms=0 they lapse now."""
     k = _keys(client, queue)
-    return _settle(client, "extend", (k.active, k.metrics), (k.jobs, lease_ms), items)
+    return _settle(client, "extend", (k.active,), (k.jobs, lease_ms), items)
 
 
 # -- housekeeping -----------------------------------------------------------------------------
@@ -221,18 +243,18 @@ def extend(
 def promote(client: Way, queue: str, *, batch: int = 500) -> int:
     """Make up to `batch` due jobs ready; answers how many left the schedule."""
     k = _keys(client, queue)
-    keys = (k.schedule, k.pending, k.dead, k.wake, k.metrics)
-    result: int = _run(client, "promote", keys, (k.jobs, min(batch, BATCH_MAX)))
+    keys = (k.schedule, k.pending, k.dead, k.wake, k.metrics, k.trail)
+    args = (k.jobs, client.trail_max, min(batch, BATCH_MAX))
+    result: int = _run(client, "promote", keys, args)
     return result
 
 
 def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reaped:
     """Take back up to `batch` jobs whose lease has lapsed."""
     k = _keys(client, queue)
-    keys = (k.active, k.pending, k.dead, k.wake, k.metrics)
-    result: Reaped = _run(
-        client, "reap", keys, (k.jobs, max_stalls, min(batch, BATCH_MAX)), _reaped
-    )
+    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail)
+    args = (k.jobs, client.trail_max, max_stalls, min(batch, BATCH_MAX))
+    result: Reaped = _run(client, "reap", keys, args, _reaped)
     return result
 
 
@@ -251,18 +273,105 @@ def beat(client: Way, worker: str, *, ttl_ms: int, facts: dict[str, Any]) -> Non
     _run(client, "beat", (reserve.workers, reserve.worker(worker)), (worker, ttl_ms, *pairs))
 
 
+# -- the operators' verbs: they carry no token; `by` says who asks -----------------------------
+
+
+def reprocess(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> list[Verdict]:
+    """Give dead jobs another life: 1 pending, NotInState or JobGone. Tokens stay."""
+    k = _keys(client, queue)
+    keys = (k.dead, k.pending, k.wake, k.metrics, k.trail)
+    return _settle(client, "reprocess", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
+
+
+def requeue(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> list[Verdict]:
+    """Make waiting or held jobs ready now: 1 pending, NotInState or JobGone.
+
+    The token of a held job moves first, so its run is refused.
+    """
+    k = _keys(client, queue)
+    keys = (k.active, k.schedule, k.pending, k.wake, k.metrics, k.trail)
+    return _settle(client, "requeue", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
+
+
+def cancel(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> list[Verdict]:
+    """Put waiting or held jobs into the morgue: 1 cancelled, NotInState or JobGone.
+
+    The token of a held job moves first, so its run is refused.
+    """
+    k = _keys(client, queue)
+    keys = (k.active, k.schedule, k.pending, k.dead, k.metrics, k.trail)
+    return _settle(client, "cancel", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
+
+
+def remove(
+    client: Way, queue: str, ids: Sequence[str], *, by: str = "", force: bool = False
+) -> list[Verdict]:
+    """Delete jobs with their rows: 1 removed, JobGone, or JobHeld unless `force`."""
+    k = _keys(client, queue)
+    keys = (k.pending, k.active, k.schedule, k.dead, k.done, k.metrics, k.trail)
+    options = (k.jobs, by, client.trail_max, int(force))
+    return _settle(client, "remove", keys, options, zip(ids, strict=True))
+
+
+def drain(client: Way, queue: str, name: str, *, by: str = "", batch: int = 500) -> int:
+    """Delete up to `batch` jobs of a set: 'pending', 'schedule', 'dead' or 'done'.
+
+    Answers how many; call again while that is `batch`.
+    """
+    k = _keys(client, queue)
+    if name not in ("pending", "schedule", "dead", "done"):
+        raise UnknownSet(f"Set {name!r} cannot be drained. Use pending, schedule, dead or done.")
+    args = (k.jobs, by, client.trail_max, min(batch, BATCH_MAX))
+    result: int = _run(client, "drain", (getattr(k, name), k.metrics, k.trail), args)
+    return result
+
+
+def obliterate(client: Way, queue: str, *, force: bool = False, batch: int = 500) -> bool:
+    """Delete up to `batch` jobs of a paused queue, and at the end the queue; whether more is left.
+
+    Raises NotInState when the queue is not paused, or holds jobs and `force` is not given.
+    """
+    k = _keys(client, queue)
+    sets = (k.pending, k.schedule, k.dead, k.done, k.active)
+    keys = (k.meta, *sets, k.wake, k.metrics, k.limiter, k.trail)
+    args = (k.jobs, int(force), min(batch, BATCH_MAX))
+    return bool(_run(client, "obliterate", keys, args))
+
+
+def update(client: Way, queue: str, job_id: str, payload: str, *, by: str = "") -> None:
+    """Replace the payload of a job that is not held; raises JobGone, JobHeld."""
+    k = _keys(client, queue)
+    keys = (k.active, k.job(job_id), k.trail)
+    _run(client, "update", keys, (job_id, payload, by, client.trail_max))
+
+
+def progress(client: Way, queue: str, job_id: str, token: Token, value: str) -> None:
+    """Note and publish how far a held job has come; raises StaleToken, JobGone."""
+    k = _keys(client, queue)
+    _run(client, "progress", (k.active, k.job(job_id), k.events), (job_id, token, value))
+
+
+def log(client: Way, queue: str, job_id: str, token: Token, line: str, *, keep: int = 100) -> int:
+    """Append a line to the log of a held job; answers how many there are. Raises StaleToken."""
+    k = _keys(client, queue)
+    keys = (k.active, k.job(job_id), k.logs(job_id))
+    result: int = _run(client, "log", keys, (job_id, token, line, keep))
+    return result
+
+
 # -- small verbs ------------------------------------------------------------------------------
 
 
-def pause(client: Way, queue: str, *, by: str = "") -> None:
-    """Stop all claims of a queue; admission and running jobs go on."""
-    _run(client, "pause", (_keys(client, queue).meta,), (by,))
+def pause(client: Way, queue: str, *, by: str = "", why: str = "") -> bool:
+    """Stop all claims of a queue; admission and running jobs go on. Whether it was open."""
+    k = _keys(client, queue)
+    return bool(_run(client, "pause", (k.meta, k.trail), (client.trail_max, by, why)))
 
 
-def resume(client: Way, queue: str) -> bool:
+def resume(client: Way, queue: str, *, by: str = "") -> bool:
     """Let a queue be claimed again; answers whether it was paused."""
     k = _keys(client, queue)
-    return bool(_run(client, "resume", (k.meta, k.wake), ()))
+    return bool(_run(client, "resume", (k.meta, k.wake, k.trail), (client.trail_max, by)))
 
 
 def gate(client: Way, queue: str) -> None:

@@ -1,18 +1,20 @@
 -- bury.lua: put held jobs into the morgue at once, as the task asked.
 --
--- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
--- KEYS[2] dead     zset  the morgue, scored by time of death in ms
--- KEYS[3] metrics  hash  counters; metrics:<minute> stands beside it
+-- KEYS[1] active   zset    leased ids, scored by lease expiry in ms
+-- KEYS[2] dead     zset    the morgue, scored by time of death in ms
+-- KEYS[3] metrics  hash    counters; metrics:<minute> stands beside it
+-- KEYS[4] trail    stream  what happened; capped
 --
--- ARGV[1] jobs     prefix of the rows
--- ARGV[2…] a job:  id, token, reason, traceback
+-- ARGV[1]  jobs       prefix of the rows
+-- ARGV[2]  trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[3…] a job:  id, token, reason, traceback
 --
 -- Returns one verdict a job: 1 buried (also when this token has buried it before).
 -- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
 --         EMQGONE when the row is gone.
 
-local active, dead, metrics = KEYS[1], KEYS[2], KEYS[3]
-local jobs = ARGV[1]
+local active, dead, metrics, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -26,16 +28,23 @@ local function tally(name, n)
   end
 end
 
+local function note(event, id, token, text, yours)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
+      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+  end
+end
+
 local ids = {}
-for at = 2, #ARGV, 4 do
+for at = 3, #ARGV, 4 do
   ids[#ids + 1] = ARGV[at]
 end
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 
 -- Read and decide.
-local verdicts, moves, seen, stale = {}, {}, {}, 0
+local verdicts, moves, seen, refused = {}, {}, {}, {}
 for i, id in ipairs(ids) do
-  local at = 2 + 4 * (i - 1)
+  local at = 3 + 4 * (i - 1)
   local token = ARGV[at + 1]
   local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled')
   local reason
@@ -50,10 +59,10 @@ for i, id in ipairs(ids) do
   else
     seen[id] = true
     verdicts[i] = 1
-    moves[#moves + 1] = {id, ARGV[at + 2], ARGV[at + 3]}
+    moves[#moves + 1] = {id, ARGV[at + 2], ARGV[at + 3], token}
   end
   if reason then
-    stale = stale + 1
+    refused[#refused + 1] = {id, row[1], reason, token}
     verdicts[i] = redis.error_reply(
       'EMQSTALE bury ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
   end
@@ -62,7 +71,7 @@ redis.call('ZCARD', dead)
 
 -- Write.
 for _, move in ipairs(moves) do
-  local id, reason, traceback = move[1], move[2], move[3]
+  local id, reason, traceback, token = move[1], move[2], move[3], move[4]
   redis.call('ZREM', active, id)
   redis.call('HSET', jobs .. id, 'state', 'dead', 'settled', 'bury', 'finished_at', now,
     'last_error', reason)
@@ -70,7 +79,11 @@ for _, move in ipairs(moves) do
     redis.call('HSET', jobs .. id, 'traceback', traceback)
   end
   redis.call('ZADD', dead, now, id)
+  note('buried', id, token, reason)
 end
 tally('dead', #moves)
-tally('stale', stale)
+tally('stale', #refused)
+for _, refusal in ipairs(refused) do
+  note('refused', refusal[1], refusal[2], 'bury ' .. refusal[3], refusal[4])
+end
 return verdicts

@@ -1,21 +1,24 @@
 -- claim.lua: lease the next jobs to a worker and mint their tokens.
 --
--- KEYS[1] pending   zset    ids ready to run, scored by -priority
--- KEYS[2] active    zset    leased ids, scored by lease expiry in ms
--- KEYS[3] schedule  zset    ids waiting for a time, scored by due time in ms
--- KEYS[4] dead      zset    the morgue, scored by time of death in ms
--- KEYS[5] wake      list    readiness tokens
--- KEYS[6] meta      hash    paused; concurrency; max claims in each duration ms
--- KEYS[7] metrics   hash    counters; metrics:<minute> stands beside it
--- KEYS[8] limiter   string  claims in the running window of the rate limit
--- KEYS[9] claims    string  the last request of this worker and what it was given
+-- KEYS[1]  pending   zset    ids ready to run, scored by -priority
+-- KEYS[2]  active    zset    leased ids, scored by lease expiry in ms
+-- KEYS[3]  schedule  zset    ids waiting for a time, scored by due time in ms
+-- KEYS[4]  dead      zset    the morgue, scored by time of death in ms
+-- KEYS[5]  wake      list    readiness tokens
+-- KEYS[6]  meta      hash    paused; concurrency; max claims in each duration ms
+-- KEYS[7]  metrics   hash    counters; metrics:<minute> stands beside it
+-- KEYS[8]  limiter   string  claims in the running window of the rate limit
+-- KEYS[9]  claims    string  the last request of this worker and what it was given
+-- KEYS[10] trail     stream  what happened; capped
 --
--- ARGV[1] jobs      prefix of the rows
--- ARGV[2] request   id of this call; the same id again is given the same jobs and tokens
--- ARGV[3] worker    who holds the jobs
--- ARGV[4] lease_ms  how long, unless the row has a lease_ms of its own
--- ARGV[5] count     how many at most; 0 takes none and only passes the wake on
--- ARGV[6] due       how many due jobs to promote first, at most
+-- ARGV[1] jobs       prefix of the rows
+-- ARGV[2] request    id of this call; the same id again is given the same jobs and tokens
+-- ARGV[3] worker     who holds the jobs
+-- ARGV[4] lease_ms   how long, unless the row has a lease_ms of its own
+-- ARGV[5] count      how many at most; 0 takes none and only passes the wake on
+-- ARGV[6] due        how many due jobs to promote first, at most
+-- ARGV[7] trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[8] trail_all  the same for claims that are nothing special
 --
 -- Returns {next_ms, receipt, id, payload, token, failures, id, payload, token, failures, …}.
 --         receipt is "<request> <id>:<token> …". next_ms is the time until a job falls due or
@@ -26,9 +29,10 @@
 -- and the next one is served.
 
 local pending, active, schedule, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local meta, metrics, limiter, claims = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local meta, metrics, limiter, claims, trail = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local jobs, request, worker = ARGV[1], ARGV[2], ARGV[3]
 local lease_ms, count, due_max = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local trail_max, trail_all = tonumber(ARGV[7]), tonumber(ARGV[8])
 
 local EXAMINED_MAX = 1000
 
@@ -46,12 +50,25 @@ local function read(id)
     return false, 'damaged row: the key holds a ' .. redis.call('TYPE', jobs .. id).ok
   elseif not row[1] and not row[2] then
     return false, 'damaged row: it is missing'
-  elseif not row[1] or #row[1] > 15 or not string.match(row[1], '^%d+$') then
+  elseif not row[1] or #row[1] > 15
+    or row[1] ~= '0' and not string.match(row[1], '^[1-9]%d*$') then
     return false, 'damaged row: attempts is no whole number'
   elseif not row[2] then
     return false, 'damaged row: payload is missing'
   end
   return row
+end
+
+-- A row's number, or the default where there is none: what a stranger wrote may be no number.
+local function whole(text, default)
+  return text and #text < 16 and string.match(text, '^-?%d+$') and tonumber(text) or default
+end
+
+local function note(event, id, token, text, yours)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
+      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+  end
 end
 
 local function bury_damaged(id, reason)
@@ -62,6 +79,7 @@ local function bury_damaged(id, reason)
   redis.call('HSET', row, 'state', 'dead', 'last_error', reason, 'finished_at', now)
   redis.call('HSETNX', row, 'attempts', '0')
   redis.call('ZADD', dead, now, id)
+  note('died', id, '', reason)
 end
 
 local function tally(name, n)
@@ -80,11 +98,11 @@ if last and string.sub(last, 1, #request + 1) == request .. ' ' then
   for id, token in string.gmatch(last, ' (%w+):(%d+)') do
     local row = read(id)
     if row and row[1] == token and redis.call('ZSCORE', active, id) then
-      redis.call('ZADD', active, 'XX', now + (tonumber(row[5]) or lease_ms), id)
+      redis.call('ZADD', active, 'XX', now + whole(row[5], lease_ms), id)
       reply[#reply + 1] = id
       reply[#reply + 1] = row[2]
       reply[#reply + 1] = tonumber(token)
-      reply[#reply + 1] = tonumber(row[3]) or 0
+      reply[#reply + 1] = whole(row[3], 0)
     end
   end
   return reply
@@ -107,6 +125,7 @@ if max and duration and max > 0 and duration > 0 then
   local room = max - (tonumber(redis.call('GET', limiter) or '0') or 0)
   if room < wanted then
     wanted, limited, window = math.max(room, 0), true, redis.call('PTTL', limiter)
+    window = window < 0 and duration or window
   end
 end
 
@@ -122,7 +141,7 @@ if #due > 0 then
   redis.call('ZREM', schedule, unpack(due))
   for i, id in ipairs(due) do
     if type(rows[i]) == 'table' then
-      ready[#ready + 1] = 0 - (tonumber(rows[i][6]) or 0)
+      ready[#ready + 1] = 0 - whole(rows[i][6], 0)
       ready[#ready + 1] = id
       redis.call('HSET', jobs .. id, 'state', 'pending')
     else
@@ -157,13 +176,16 @@ while taken < wanted and examined < EXAMINED_MAX do
       if row[4] then
         redis.call('HDEL', key, 'settled')
       end
-      leases[2 * taken + 1] = row[5] and now + (tonumber(row[5]) or lease_ms) or lease_ends
+      leases[2 * taken + 1] = row[5] and now + whole(row[5], lease_ms) or lease_ends
       leases[2 * taken + 2] = id
       local n = 4 * taken + 2
       reply[n + 1], reply[n + 2], reply[n + 3] = id, row[2], token
-      reply[n + 4] = row[3] and tonumber(row[3]) or 0
+      reply[n + 4] = whole(row[3], 0)
       taken = taken + 1
-      receipt[taken + 1] = id .. ':' .. token
+      receipt[taken + 1] = id .. ':' .. string.format('%.0f', token)
+      if trail_all > 0 then
+        note('claimed', id, token, worker)
+      end
     else
       bury_damaged(id, reason)
       buried = buried + 1

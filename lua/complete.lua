@@ -1,13 +1,16 @@
 -- complete.lua: retire jobs that the caller still holds.
 --
--- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
--- KEYS[2] pending  zset  ids ready to run, scored by -priority
--- KEYS[3] done     zset  finished ids whose row is kept, scored by the end of its time in ms
--- KEYS[4] metrics  hash  counters; metrics:<minute> stands beside it
+-- KEYS[1] active   zset    leased ids, scored by lease expiry in ms
+-- KEYS[2] pending  zset    ids ready to run, scored by -priority
+-- KEYS[3] done     zset    finished ids whose row is kept, scored by the end of its time in ms
+-- KEYS[4] metrics  hash    counters; metrics:<minute> stands beside it
+-- KEYS[5] trail    stream  what happened; capped
 --
--- ARGV[1] jobs     prefix of the rows
--- ARGV[2] keep_ms  how long the rows are kept with their results; 0 deletes them
--- ARGV[3…] a job:  id, token (the number that claim handed out), result ('' for none)
+-- ARGV[1]  jobs       prefix of the rows
+-- ARGV[2]  trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[3]  trail_all  the same for jobs that end well
+-- ARGV[4]  keep_ms    how long the rows are kept with their results; 0 deletes them
+-- ARGV[5…] a job:     id, token (the number that claim handed out), result ('' for none)
 --
 -- Returns one verdict a job: 1 retired (also when this token has retired it before),
 --         0 when its row is gone.
@@ -16,8 +19,9 @@
 -- A lease that lapsed and was swept, but was not claimed again, may still be completed: the
 -- work is done, and the id leaves pending in this step.
 
-local active, pending, done, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local jobs, keep_ms = ARGV[1], tonumber(ARGV[2])
+local active, pending, done, metrics, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local jobs, trail_max, trail_all = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local keep_ms = tonumber(ARGV[4])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -31,8 +35,15 @@ local function tally(name, n)
   end
 end
 
+local function note(event, id, token, text, yours)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
+      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+  end
+end
+
 local ids = {}
-for at = 3, #ARGV, 3 do
+for at = 5, #ARGV, 3 do
   ids[#ids + 1] = ARGV[at]
 end
 local leases = redis.call('ZMSCORE', active, unpack(ids))
@@ -41,9 +52,9 @@ redis.call('ZCARD', done)
 
 -- Read and decide.
 local verdicts, held, swept, finished, seen = {}, {}, {}, {}, {}
-local stale = 0
+local refused = {}
 for i, id in ipairs(ids) do
-  local token = ARGV[3 * i + 1]
+  local token = ARGV[3 * i + 3]
   local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled', 'logs')
   local reason
   if row.err or not row[1] then
@@ -66,7 +77,7 @@ for i, id in ipairs(ids) do
     reason = 'not held'
   end
   if reason then
-    stale = stale + 1
+    refused[#refused + 1] = {id, row[1], reason, token}
     verdicts[i] = redis.error_reply(
       'EMQSTALE complete ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
   elseif not verdicts[i] then
@@ -90,7 +101,7 @@ if keep_ms > 0 then
   local kept = {}
   for _, i in ipairs(finished) do
     redis.call('HSET', jobs .. ids[i], 'state', 'done', 'settled', 'complete',
-      'finished_at', now, 'result', ARGV[3 * i + 2])
+      'finished_at', now, 'result', ARGV[3 * i + 4])
     kept[#kept + 1] = now + keep_ms
     kept[#kept + 1] = ids[i]
   end
@@ -108,5 +119,13 @@ elseif #finished > 0 then
   redis.call('DEL', unpack(rows))
 end
 tally('completed', #finished)
-tally('stale', stale)
+tally('stale', #refused)
+for _, refusal in ipairs(refused) do
+  note('refused', refusal[1], refusal[2], 'complete ' .. refusal[3], refusal[4])
+end
+if trail_all > 0 then
+  for _, i in ipairs(finished) do
+    note('completed', ids[i], ARGV[3 * i + 3], '')
+  end
+end
 return verdicts

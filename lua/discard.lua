@@ -1,17 +1,19 @@
 -- discard.lua: drop held jobs, as the task asked; nothing of them remains.
 --
--- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
--- KEYS[2] metrics  hash  counters; metrics:<minute> stands beside it
+-- KEYS[1] active   zset    leased ids, scored by lease expiry in ms
+-- KEYS[2] metrics  hash    counters; metrics:<minute> stands beside it
+-- KEYS[3] trail    stream  what happened; capped
 --
--- ARGV[1] jobs     prefix of the rows
--- ARGV[2…] a job:  id, token
+-- ARGV[1]  jobs       prefix of the rows
+-- ARGV[2]  trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[3…] a job:     id, token
 --
 -- Returns one verdict a job: 1 dropped.
 -- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
 --         EMQGONE when the row is gone.
 
-local active, metrics = KEYS[1], KEYS[2]
-local jobs = ARGV[1]
+local active, metrics, trail = KEYS[1], KEYS[2], KEYS[3]
+local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -25,16 +27,23 @@ local function tally(name, n)
   end
 end
 
+local function note(event, id, token, text, yours)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
+      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+  end
+end
+
 local ids = {}
-for at = 2, #ARGV, 2 do
+for at = 3, #ARGV, 2 do
   ids[#ids + 1] = ARGV[at]
 end
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 
 -- Read and decide.
-local verdicts, moves, seen, stale = {}, {}, {}, 0
+local verdicts, moves, seen, refused = {}, {}, {}, {}
 for i, id in ipairs(ids) do
-  local at = 2 + 2 * (i - 1)
+  local at = 3 + 2 * (i - 1)
   local token = ARGV[at + 1]
   local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled')
   local reason
@@ -52,7 +61,7 @@ for i, id in ipairs(ids) do
     moves[#moves + 1] = id
   end
   if reason then
-    stale = stale + 1
+    refused[#refused + 1] = {id, row[1], reason, token}
     verdicts[i] = redis.error_reply(
       'EMQSTALE discard ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
   end
@@ -64,5 +73,8 @@ for _, id in ipairs(moves) do
   redis.call('DEL', jobs .. id, jobs .. id .. ':logs')
 end
 tally('discarded', #moves)
-tally('stale', stale)
+tally('stale', #refused)
+for _, refusal in ipairs(refused) do
+  note('refused', refusal[1], refusal[2], 'discard ' .. refusal[3], refusal[4])
+end
 return verdicts

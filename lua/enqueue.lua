@@ -6,9 +6,9 @@
 -- KEYS[4] metrics   hash    counters; metrics:<minute> stands beside it
 -- KEYS[5] sent      string  the last request of this producer and its verdicts
 --
--- ARGV[1] jobs      prefix of the rows
--- ARGV[2] request   id of this call; the same id again is answered, not carried out
--- ARGV[3] sent_ms   how long the request is remembered
+-- ARGV[1]  jobs     prefix of the rows
+-- ARGV[2]  request  id of this call; the same id again is answered, not carried out
+-- ARGV[3]  sent_ms  how long the request is remembered
 -- ARGV[4…] a job:   id, payload, priority, due ('' now, '+ms' from now, 'ms' since 1970),
 --                   number of further fields, and each field's name and value
 --

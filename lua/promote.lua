@@ -1,18 +1,21 @@
 -- promote.lua: make jobs ready whose time has come.
 --
--- KEYS[1] schedule  zset  ids waiting for a time, scored by due time in ms
--- KEYS[2] pending   zset  ids ready to run, scored by -priority
--- KEYS[3] dead      zset  the morgue, scored by time of death in ms
--- KEYS[4] wake      list  readiness tokens
--- KEYS[5] metrics   hash  counters; metrics:<minute> stands beside it
+-- KEYS[1] schedule  zset    ids waiting for a time, scored by due time in ms
+-- KEYS[2] pending   zset    ids ready to run, scored by -priority
+-- KEYS[3] dead      zset    the morgue, scored by time of death in ms
+-- KEYS[4] wake      list    readiness tokens
+-- KEYS[5] metrics   hash    counters; metrics:<minute> stands beside it
+-- KEYS[6] trail     stream  what happened; capped
 --
--- ARGV[1] jobs   prefix of the rows
--- ARGV[2] batch  how many at most
+-- ARGV[1] jobs       prefix of the rows
+-- ARGV[2] trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[3] batch      how many at most
 --
 -- Returns how many left schedule. A row that is not sound goes to the morgue with a reason.
 
-local schedule, pending, dead, wake, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local jobs, batch = ARGV[1], tonumber(ARGV[2])
+local schedule, pending, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local metrics, trail = KEYS[5], KEYS[6]
+local jobs, trail_max, batch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -32,9 +35,23 @@ local function read(id)
   if row.err then
     return false, 'damaged row: the key holds a ' .. redis.call('TYPE', jobs .. id).ok
   elseif not row[1] then
-    return false, 'damaged row: it is missing'
+    return false, 'damaged row: it is missing, or has no attempts'
+  elseif #row[1] > 15 or row[1] ~= '0' and not string.match(row[1], '^[1-9]%d*$') then
+    return false, 'damaged row: attempts is no whole number'
   end
   return row
+end
+
+-- A row's number, or the default where there is none: what a stranger wrote may be no number.
+local function whole(text, default)
+  return text and #text < 16 and string.match(text, '^-?%d+$') and tonumber(text) or default
+end
+
+local function note(event, id, token, text, yours)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
+      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+  end
 end
 
 local function bury_damaged(id, reason)
@@ -45,6 +62,7 @@ local function bury_damaged(id, reason)
   redis.call('HSET', row, 'state', 'dead', 'last_error', reason, 'finished_at', now)
   redis.call('HSETNX', row, 'attempts', '0')
   redis.call('ZADD', dead, now, id)
+  note('died', id, '', reason)
 end
 
 -- Read and decide.
@@ -64,7 +82,7 @@ if #due > 0 then
 end
 for i, id in ipairs(due) do
   if type(rows[i]) == 'table' then
-    ready[#ready + 1] = 0 - (tonumber(rows[i][2]) or 0)
+    ready[#ready + 1] = 0 - whole(rows[i][2], 0)
     ready[#ready + 1] = id
     redis.call('HSET', jobs .. id, 'state', 'pending')
   else

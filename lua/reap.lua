@@ -1,14 +1,16 @@
 -- reap.lua: take back jobs whose lease has lapsed.
 --
--- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
--- KEYS[2] pending  zset  ids ready to run, scored by -priority
--- KEYS[3] dead     zset  the morgue, scored by time of death in ms
--- KEYS[4] wake     list  readiness tokens
--- KEYS[5] metrics  hash  counters; metrics:<minute> stands beside it
+-- KEYS[1] active   zset    leased ids, scored by lease expiry in ms
+-- KEYS[2] pending  zset    ids ready to run, scored by -priority
+-- KEYS[3] dead     zset    the morgue, scored by time of death in ms
+-- KEYS[4] wake     list    readiness tokens
+-- KEYS[5] metrics  hash    counters; metrics:<minute> stands beside it
+-- KEYS[6] trail    stream  what happened; capped
 --
 -- ARGV[1] jobs        prefix of the rows
--- ARGV[2] max_stalls  lost leases before the morgue, unless the row has its own
--- ARGV[3] batch       how many at most
+-- ARGV[2] trail_max   entries that the trail keeps, about; 0 for no trail
+-- ARGV[3] max_stalls  lost leases before the morgue, unless the row has its own
+-- ARGV[4] batch       how many at most
 --
 -- Returns {next_ms, ids back in pending, ids now dead}. next_ms is the time until the next
 --         lease may lapse, -1 when no job is held.
@@ -16,8 +18,10 @@
 -- The token stays as it is: the next claim raises it, which shuts the old holder out. Until
 -- then the old holder may still complete the job, and nothing else.
 
-local active, pending, dead, wake, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local jobs, max_stalls, batch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local active, pending, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local metrics, trail = KEYS[5], KEYS[6]
+local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
+local max_stalls, batch = tonumber(ARGV[3]), tonumber(ARGV[4])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -31,13 +35,28 @@ local function tally(name, n)
   end
 end
 
--- The row's attempts, priority, stalls and max_stalls; or false and why it is not sound.
+-- A row's number, or the default where there is none: what a stranger wrote may be no number.
+local function whole(text, default)
+  return text and #text < 16 and string.match(text, '^-?%d+$') and tonumber(text) or default
+end
+
+local function note(event, id, token, text, yours)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
+      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+  end
+end
+
+-- The row's attempts, priority, stalls, max_stalls and worker; or false and why it is not sound.
 local function read(id)
-  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority', 'stalls', 'max_stalls')
+  local row = redis.pcall('HMGET', jobs .. id,
+    'attempts', 'priority', 'stalls', 'max_stalls', 'worker')
   if row.err then
     return false, 'damaged row: the key holds a ' .. redis.call('TYPE', jobs .. id).ok
   elseif not row[1] then
-    return false, 'damaged row: it is missing'
+    return false, 'damaged row: it is missing, or has no attempts'
+  elseif #row[1] > 15 or row[1] ~= '0' and not string.match(row[1], '^[1-9]%d*$') then
+    return false, 'damaged row: attempts is no whole number'
   end
   return row
 end
@@ -73,18 +92,21 @@ for i, id in ipairs(lapsed) do
   if type(row) ~= 'table' then
     bury_damaged(id, row)
     died[#died + 1] = id
+    note('died', id, '', row)
   else
-    local stalls = (tonumber(row[3]) or 0) + 1
-    if stalls >= (tonumber(row[4]) or max_stalls) then
+    local stalls = whole(row[3], 0) + 1
+    if stalls >= whole(row[4], max_stalls) then
       redis.call('HSET', jobs .. id, 'state', 'dead', 'stalls', stalls, 'finished_at', now,
         'last_error', 'stalled: the worker was lost or its lease lapsed ' .. stalls .. ' times')
       redis.call('ZADD', dead, now, id)
       died[#died + 1] = id
+      note('died', id, row[1], 'lease of ' .. (row[5] or '?') .. ' lapsed, stall ' .. stalls)
     else
       redis.call('HSET', jobs .. id, 'state', 'pending', 'stalls', stalls)
-      ready[#ready + 1] = 0 - (tonumber(row[2]) or 0)
+      ready[#ready + 1] = 0 - whole(row[2], 0)
       ready[#ready + 1] = id
       back[#back + 1] = id
+      note('reaped', id, row[1], 'lease of ' .. (row[5] or '?') .. ' lapsed, stall ' .. stalls)
     end
   end
 end

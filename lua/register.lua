@@ -15,13 +15,20 @@ local mine = ARGV[1]
 
 local found = redis.call('GET', version)
 if found and found ~= mine then
-  return redis.error_reply('EMQVERSION found ' .. found .. ', this is ' .. mine)
+  return redis.error_reply('EMQVERSION the keys of this server belong to ' .. found
+    .. ', and this is ' .. mine .. ': upgrade the older side, or use another database or PREFIX')
 end
-redis.call('SCARD', queues)
+local new = {}
+for i = 2, #ARGV do
+  if redis.call('SISMEMBER', queues, ARGV[i]) == 0 then
+    new[#new + 1] = ARGV[i]
+  end
+end
+-- Nothing is written where nothing is new: a worker can start on a full server.
 if not found then
   redis.call('SET', version, mine)
 end
-if #ARGV == 1 then
-  return 0
+if #new > 0 then
+  redis.call('SADD', queues, unpack(new))
 end
-return redis.call('SADD', queues, unpack(ARGV, 2))
+return #new

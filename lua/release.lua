@@ -1,19 +1,21 @@
 -- release.lua: hand held jobs back unharmed: no failure, no stall.
 --
--- KEYS[1] active   zset  leased ids, scored by lease expiry in ms
--- KEYS[2] pending  zset  ids ready to run, scored by -priority
--- KEYS[3] wake     list  readiness tokens
--- KEYS[4] metrics  hash  counters; metrics:<minute> stands beside it
+-- KEYS[1] active   zset    leased ids, scored by lease expiry in ms
+-- KEYS[2] pending  zset    ids ready to run, scored by -priority
+-- KEYS[3] wake     list    readiness tokens
+-- KEYS[4] metrics  hash    counters; metrics:<minute> stands beside it
+-- KEYS[5] trail    stream  what happened; capped
 --
--- ARGV[1] jobs     prefix of the rows
--- ARGV[2…] a job:  id, token
+-- ARGV[1]  jobs       prefix of the rows
+-- ARGV[2]  trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[3…] a job:     id, token
 --
 -- Returns one verdict a job: 1 handed back (also when this token has done so before).
 -- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
 --         EMQGONE when the row is gone.
 
-local active, pending, wake, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local jobs = ARGV[1]
+local active, pending, wake, metrics, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -27,16 +29,28 @@ local function tally(name, n)
   end
 end
 
+-- A row's number, or the default where there is none: what a stranger wrote may be no number.
+local function whole(text, default)
+  return text and #text < 16 and string.match(text, '^-?%d+$') and tonumber(text) or default
+end
+
+local function note(event, id, token, text, yours)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
+      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+  end
+end
+
 local ids = {}
-for at = 2, #ARGV, 2 do
+for at = 3, #ARGV, 2 do
   ids[#ids + 1] = ARGV[at]
 end
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 
 -- Read and decide.
-local verdicts, moves, seen, stale = {}, {}, {}, 0
+local verdicts, moves, seen, refused = {}, {}, {}, {}
 for i, id in ipairs(ids) do
-  local at = 2 + 2 * (i - 1)
+  local at = 3 + 2 * (i - 1)
   local token = ARGV[at + 1]
   local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled', 'priority')
   local reason
@@ -51,10 +65,10 @@ for i, id in ipairs(ids) do
   else
     seen[id] = true
     verdicts[i] = 1
-    moves[#moves + 1] = {id, 0 - (tonumber(row[3]) or 0)}
+    moves[#moves + 1] = {id, 0 - whole(row[3], 0), token}
   end
   if reason then
-    stale = stale + 1
+    refused[#refused + 1] = {id, row[1], reason, token}
     verdicts[i] = redis.error_reply(
       'EMQSTALE release ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
   end
@@ -64,14 +78,18 @@ local awake = redis.call('LLEN', wake)
 
 -- Write.
 for _, move in ipairs(moves) do
-  local id, score = move[1], move[2]
+  local id, score, token = move[1], move[2], move[3]
   redis.call('ZREM', active, id)
   redis.call('HSET', jobs .. id, 'state', 'pending', 'settled', 'release')
   redis.call('ZADD', pending, score, id)
+  note('released', id, token, '')
 end
 if #moves > 0 and awake == 0 then
   redis.call('LPUSH', wake, '1')
 end
 tally('released', #moves)
-tally('stale', stale)
+tally('stale', #refused)
+for _, refusal in ipairs(refused) do
+  note('refused', refusal[1], refusal[2], 'release ' .. refusal[3], refusal[4])
+end
 return verdicts

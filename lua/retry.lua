@@ -1,21 +1,24 @@
 -- retry.lua: count a failure and run the job again later, or put it into the morgue.
 --
--- KEYS[1] active    zset  leased ids, scored by lease expiry in ms
--- KEYS[2] schedule  zset  ids waiting for a time, scored by due time in ms
--- KEYS[3] dead      zset  the morgue, scored by time of death in ms
--- KEYS[4] wake      list  readiness tokens
--- KEYS[5] metrics   hash  counters; metrics:<minute> stands beside it
+-- KEYS[1] active    zset    leased ids, scored by lease expiry in ms
+-- KEYS[2] schedule  zset    ids waiting for a time, scored by due time in ms
+-- KEYS[3] dead      zset    the morgue, scored by time of death in ms
+-- KEYS[4] wake      list    readiness tokens
+-- KEYS[5] metrics   hash    counters; metrics:<minute> stands beside it
+-- KEYS[6] trail     stream  what happened; capped
 --
--- ARGV[1] jobs          prefix of the rows
--- ARGV[2] max_attempts  failures before the morgue, unless the row has its own
--- ARGV[3…] a job:       id, token, delay in ms, error, traceback
+-- ARGV[1]  jobs          prefix of the rows
+-- ARGV[2]  trail_max     entries that the trail keeps, about; 0 for no trail
+-- ARGV[3]  max_attempts  failures before the morgue, unless the row has its own
+-- ARGV[4…] a job:        id, token, delay in ms, error, traceback
 --
 -- Returns one verdict a job: 'scheduled' or 'dead'; the same again when this token has had it.
 -- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
 --         EMQGONE when the row is gone.
 
-local active, schedule, dead, wake, metrics = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local jobs, max_attempts = ARGV[1], tonumber(ARGV[2])
+local active, schedule, dead = KEYS[1], KEYS[2], KEYS[3]
+local wake, metrics, trail = KEYS[4], KEYS[5], KEYS[6]
+local jobs, trail_max, max_attempts = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -29,16 +32,28 @@ local function tally(name, n)
   end
 end
 
+-- A row's number, or the default where there is none: what a stranger wrote may be no number.
+local function whole(text, default)
+  return text and #text < 16 and string.match(text, '^-?%d+$') and tonumber(text) or default
+end
+
+local function note(event, id, token, text, yours)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
+      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+  end
+end
+
 local ids = {}
-for at = 3, #ARGV, 5 do
+for at = 4, #ARGV, 5 do
   ids[#ids + 1] = ARGV[at]
 end
 local leases = redis.call('ZMSCORE', active, unpack(ids))
 
 -- Read and decide.
-local verdicts, moves, seen, stale = {}, {}, {}, 0
+local verdicts, moves, seen, refused = {}, {}, {}, {}
 for i, id in ipairs(ids) do
-  local at = 3 + 5 * (i - 1)
+  local at = 4 + 5 * (i - 1)
   local token = ARGV[at + 1]
   local row = redis.pcall('HMGET', jobs .. id,
     'attempts', 'settled', 'failures', 'max_attempts', 'state')
@@ -47,19 +62,21 @@ for i, id in ipairs(ids) do
     verdicts[i] = redis.error_reply('EMQGONE retry job gone')
   elseif row[1] ~= token then
     reason = 'token mismatch'
-  elseif row[2] == 'retry' or seen[id] then
+  elseif row[2] == 'retry' then
     verdicts[i] = row[5] == 'dead' and 'dead' or 'scheduled'
+  elseif seen[id] then
+    verdicts[i] = seen[id]
   elseif not leases[i] then
     reason = row[2] and 'not held, settled before by ' .. row[2] or 'not held'
   else
-    local failures = (tonumber(row[3]) or 0) + 1
-    local dies = failures >= (tonumber(row[4]) or max_attempts)
-    seen[id] = true
+    local failures = whole(row[3], 0) + 1
+    local dies = failures >= whole(row[4], max_attempts)
     verdicts[i] = dies and 'dead' or 'scheduled'
-    moves[#moves + 1] = {id, failures, dies, at}
+    seen[id] = verdicts[i]
+    moves[#moves + 1] = {id, failures, dies, at, token}
   end
   if reason then
-    stale = stale + 1
+    refused[#refused + 1] = {id, row[1], reason, token}
     verdicts[i] = redis.error_reply(
       'EMQSTALE retry ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
   end
@@ -72,7 +89,7 @@ first_due = tonumber(first_due) or math.huge
 -- Write.
 local deaths, earlier = 0, false
 for _, move in ipairs(moves) do
-  local id, failures, dies, at = move[1], move[2], move[3], move[4]
+  local id, failures, dies, at, token = move[1], move[2], move[3], move[4], move[5]
   local delay_ms, message, traceback = tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4]
   redis.call('ZREM', active, id)
   redis.call('HSET', jobs .. id, 'settled', 'retry', 'failures', failures,
@@ -84,10 +101,12 @@ for _, move in ipairs(moves) do
     redis.call('HSET', jobs .. id, 'state', 'dead', 'finished_at', now)
     redis.call('ZADD', dead, now, id)
     deaths = deaths + 1
+    note('died', id, token, message)
   else
     redis.call('HSET', jobs .. id, 'state', 'scheduled')
     redis.call('ZADD', schedule, now + delay_ms, id)
     earlier = earlier or now + delay_ms < first_due
+    note('failed', id, token, message)
   end
 end
 if earlier and awake == 0 then
@@ -96,5 +115,8 @@ end
 tally('failed', #moves)
 tally('retried', #moves - deaths)
 tally('dead', deaths)
-tally('stale', stale)
+tally('stale', #refused)
+for _, refusal in ipairs(refused) do
+  note('refused', refusal[1], refusal[2], 'retry ' .. refusal[3], refusal[4])
+end
 return verdicts

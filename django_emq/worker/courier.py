@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import signal
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from ..connections import Batch, Client
 from ..context import JobContext
 from ..exceptions import EmqError, JobGone, Refused, ServerError
 from ..jobs import Claimed, Claims
-from ..log import get_logger
+from ..log import Outage, get_logger
 from .appetite import Appetite
 from .bell import Bell, Wake
 from .hygiene import Hygiene
@@ -64,6 +63,7 @@ class Courier:
         self.page = page
         self.supervisor = supervisor
         self.leave = leave
+        self.lease = options.lease
         self.worker = f"{options.worker_id}.{number}"
         self.status = 0
         self.stopping = self.finished = False
@@ -84,9 +84,9 @@ class Courier:
         self._dry = self._woken = False  # nothing more to claim; a wake was taken
         self._look_at = 0.0  # when a dry queue has more without a wake
         self._tick_at = self._grace_ends = 0.0
-        self._down_since = self._retry_at = 0.0
-        self._tries = 0
-        self._extended_at = self._claimed_at = monotonic()
+        self._outage = Outage(logger, self.worker)
+        self._extend_every = options.extend_every
+        self._extended_at = 0.0
 
     # -- called by the runners ----------------------------------------------------------------
 
@@ -97,10 +97,9 @@ class Courier:
             self._asleep = False
             self.bell.ring()
 
-    def deadline(self) -> float:
-        """When the leases end, on the monotonic clock."""
-        extended_at = max(self.page.extended_at, self._extended_at, self._claimed_at)
-        return extended_at + self.options.lease
+    def extended_at(self) -> float:
+        """When the leases were last extended, on the monotonic clock; 0.0 for never."""
+        return self._extended_at if not self.supervisor else self.page.extended_at
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -122,7 +121,7 @@ class Courier:
         """Do what is due, or sleep until something is."""
         now = monotonic()
         if now >= self._tick_at:
-            self._tick_at = now + TICK
+            self._tick_at = now + min(TICK, self._extend_every)
             self._tick(now)
         if self.stopping or not self._appetite.free(now):
             self._hand_back()
@@ -135,7 +134,7 @@ class Courier:
         deliver = bool(self._outbox or self._unsettled)
         claim = bool(self._woken or self._requests)
         claim = claim or (want > 0 and not self._dry and self._appetite.low)
-        if now >= self._retry_at and (deliver or claim):
+        if now >= self._outage.retry_at and (deliver or claim):
             self._trip(want)
         elif not deliver and self._over(want):
             self.finished = True
@@ -151,8 +150,8 @@ class Courier:
         until = min(self._tick_at, now + TICK)
         if self._dry:
             until = min(until, self._look_at) if self._look_at > now else until
-        if now < self._retry_at:
-            until = min(until, self._retry_at)
+        if now < self._outage.retry_at:
+            until = min(until, self._outage.retry_at)
         elif self._dry and want > 0 and not self.options.burst:
             until = self._listen(now, until)
         if self.inbox.qsize():
@@ -160,7 +159,7 @@ class Courier:
         if self.stopping:
             until = min(until, self._grace_ends)
         self._asleep = True
-        if self._outbox and now >= self._retry_at:
+        if self._outbox and now >= self._outage.retry_at:
             self._asleep = False
             return
         signals, ready = self.bell.wait(until - now)
@@ -178,8 +177,8 @@ class Courier:
         try:
             self._wake.arm()
         except EmqError as error:
-            self._outage(error)
-            return self._retry_at
+            self._outage.failed(error)
+            return self._outage.retry_at
         return until
 
     def _answered(self) -> None:
@@ -188,7 +187,7 @@ class Courier:
         try:
             self._woken = self._wake.collect()
         except EmqError as error:
-            self._outage(error)
+            self._outage.failed(error)
 
     # -- the round trip -----------------------------------------------------------------------
 
@@ -213,7 +212,7 @@ class Courier:
         try:
             answers = batch.send()
         except EmqError as error:
-            self._outage(error)
+            self._outage.failed(error)
             return
         self._unsettled = []
         for group, verdicts in zip(groups, answers, strict=False):
@@ -221,7 +220,7 @@ class Courier:
         if queues:
             self._claim_on(queues, want, answers[-1])
         if not self._unsettled and not self._requests:
-            self._back()
+            self._outage.over()
 
     def _settle(self, batch: Batch, outcomes: list[Outcome]) -> list[list[Outcome]]:
         calls: dict[tuple[str, str, int], list[Outcome]] = {}
@@ -241,13 +240,13 @@ class Courier:
     def _settled(self, group: list[Outcome], verdicts: Any, again: set[bytes]) -> None:
         if isinstance(verdicts, EmqError):  # this call was not carried out; it is sent again
             self._unsettled += group
-            self._outage(verdicts)
+            self._outage.failed(verdicts)
             return
         for outcome, verdict in zip(group, verdicts, strict=True):
             job_id = outcome.context.claimed.id
             if isinstance(verdict, ServerError):
                 self._unsettled.append(outcome)
-                self._outage(verdict)
+                self._outage.failed(verdict)
                 continue
             self.ledger.strike(job_id)
             gone = verdict == 0 or isinstance(verdict, JobGone)
@@ -285,7 +284,7 @@ class Courier:
                 except EmqError as error:
                     answer = error
             if isinstance(answer, EmqError):
-                self._outage(answer)
+                self._outage.failed(answer)
                 return
             del self._requests[queue]
             left -= len(answer.jobs)
@@ -297,30 +296,9 @@ class Courier:
         if claims.next_ms >= 0:
             self._look_at = min(self._look_at, now + claims.next_ms / 1000)
         if claims.jobs:
-            self._claimed_at = now
             self.ledger.add(queue, claims)
             for job in claims.jobs:
                 self.inbox.put(job)
-
-    # -- when the server is away --------------------------------------------------------------
-
-    def _outage(self, error: EmqError) -> None:
-        """Note that the server is away; say so once, and try again later."""
-        now = monotonic()
-        if not self._down_since:
-            self._down_since = now
-            logger.warning("%s: %s; running jobs go on, and are settled later", self.worker, error)
-        self._tries += 1
-        self._retry_at = now + random.uniform(0.02, min(0.05 * 2**self._tries, 5.0))
-
-    def _back(self) -> None:
-        self._tries = 0
-        self._retry_at = 0.0
-        if self._down_since:
-            logger.info(
-                "%s: the server is back after %.1f s", self.worker, monotonic() - self._down_since
-            )
-            self._down_since = 0.0
 
     # -- leases, limits, and the end ----------------------------------------------------------
 
@@ -334,7 +312,7 @@ class Courier:
             self.stop(now_=self.page.command == STOP_NOW)
         for job_id in self.page.lost():
             self._lost(job_id)
-        if not self.supervisor and now - self._extended_at >= self.options.extend_every:
+        if not self.supervisor and now - self._extended_at >= self._extend_every:
             self._extend(now)
         self.ledger.compact()
         jobs = sum(runner.jobs for runner in self.runners)
@@ -356,7 +334,7 @@ class Courier:
                             self._lost(job_id)
             self._extended_at = now
         except EmqError as error:
-            self._outage(error)
+            self._outage.failed(error)
 
     def _lost(self, job_id: bytes) -> None:
         """A lease was lost: tell the run, or see to it that it never starts."""
@@ -400,7 +378,10 @@ class Courier:
             except Empty:
                 return
             if job is not None and job.id not in self.dropped:
-                self._outbox.append(Outcome("release", JobContext(job, self.deadline)))
+                self._outbox.append(Outcome("release", self._context(job)))
+
+    def _context(self, job: Claimed) -> JobContext:
+        return JobContext(job, self.lease, self.extended_at)
 
     def _abandon(self) -> None:
         """The grace is over: hand back what runs, and leave."""
@@ -408,7 +389,7 @@ class Courier:
         for job in list(self.ledger.jobs.values()):
             if job.id not in settled:
                 logger.warning("job %s still runs; handing it back", job.id.decode())
-                self._outbox.append(Outcome("release", JobContext(job, self.deadline)))
+                self._outbox.append(Outcome("release", self._context(job)))
         self.finished = True
         if self._outbox or self._unsettled:
             self._trip(0)

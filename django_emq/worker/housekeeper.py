@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from time import monotonic
 
 from ..connections import Client
-from ..exceptions import EmqError
-from ..log import get_logger
+from ..exceptions import EmqError, VersionFence
+from ..log import Outage, get_logger
 from ..reaper import Reaper
 from .options import WorkerOptions
 from .page import Page
@@ -17,11 +19,15 @@ logger = get_logger("worker")
 
 
 class Housekeeper:
-    """Sweeps, and says that the worker is there."""
+    """Sweeps, and says that the worker is there.
+
+    :ivar status: 1 when the version fence has stopped this process.
+    """
 
     def __init__(self, client: Client, options: WorkerOptions, page: Page) -> None:
         self.reaper = Reaper(client, options.queues, interval=options.sweep_every)
         self.presence = Presence(client, options)
+        self.status = 0
         self._sweep = options.sweep
         self._page = page
         self._jobs = 0
@@ -30,12 +36,19 @@ class Housekeeper:
 
     def run(self) -> None:
         """Keep house until stopped. No single error ends this loop."""
+        outage = Outage(logger, "housekeeper")
         while not self._stop.is_set():
-            pause = BEAT_EVERY
+            pause = 1.0
             try:
                 pause = self.run_once()
+                outage.over()
+            except VersionFence as error:
+                logger.critical("%s; stopping", error)
+                self.status = 1
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
             except EmqError as error:
-                logger.warning("housekeeping: %s; trying again", error)
+                outage.failed(error)
             except Exception:
                 logger.exception("housekeeping: unexpected error; going on")
             self._stop.wait(pause)
@@ -45,13 +58,13 @@ class Housekeeper:
             logger.info("leaving without a word: %s", error)
 
     def run_once(self) -> float:
-        """One pass; answers the seconds until the next is due."""
+        """One pass; answers the seconds until the next is due. Raises an EmqError."""
         pause = self.reaper.run_once() if self._sweep else BEAT_EVERY
         now = monotonic()
         if now >= self._beat_at:
-            self._beat_at = now + BEAT_EVERY
             self._jobs += self._page.new_jobs()
             self.presence.beat(jobs=self._jobs, stopping=False)
+            self._beat_at = now + BEAT_EVERY
         return min(pause, self._beat_at - now)
 
     def stop(self) -> None:

@@ -6,10 +6,10 @@ import json
 import traceback
 from typing import Any, NamedTuple
 
-from ..backoff import resolve
-from ..conf import settings
+from ..backoff import DEFAULT, resolve
+from ..conf import Settings, settings
 from ..context import JobContext
-from ..exceptions import Bury, Discard, EmqError, Retry, Snooze, UnknownTask
+from ..exceptions import Bury, Discard, EmqError, PayloadTooLarge, Retry, Snooze, UnknownTask
 from ..jobs import due_in, shorten
 from ..log import get_logger
 from ..registry import AnyTask
@@ -27,14 +27,35 @@ class Outcome(NamedTuple):
 
 
 def finished(context: JobContext, task: AnyTask, result: Any) -> Outcome:
-    """The outcome of a task that returned. Raises TypeError for a result that is not JSON."""
+    """The outcome of a task that returned. Raises TypeError for a result that is not JSON.
+
+    A result larger than MAX_PAYLOAD raises PayloadTooLarge.
+    """
     if not task.keep_ms:
         return Outcome("complete", context, ("",))
     text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    limit = settings().max_payload
+    if len(text) > limit:
+        raise PayloadTooLarge(f"The result has {len(text)} bytes, MAX_PAYLOAD allows {limit}.")
     return Outcome("complete", context, (text,), task.keep_ms)
 
 
 def failed(context: JobContext, task: AnyTask | None, error: BaseException) -> Outcome:
+    """The outcome of a task that raised; never raises itself.
+
+    Where the outcome cannot be worked out, for instance because the task's backoff cannot be
+    imported, the attempt has failed and the default policy says when the next one is.
+    """
+    try:
+        return _failed(context, task, error)
+    except Exception:
+        logger.exception("the outcome of %r could not be worked out", context)
+        delay_ms = int(DEFAULT(context.attempt) * 1000)
+        details = (delay_ms, shorten(describe(error)), _trace(error))
+        return Outcome("retry", context, details, Settings().max_attempts)
+
+
+def _failed(context: JobContext, task: AnyTask | None, error: BaseException) -> Outcome:
     """The outcome of a task that raised.
 
     :param task: None when the payload could not be read, or names no task of this worker.
@@ -58,8 +79,8 @@ def failed(context: JobContext, task: AnyTask | None, error: BaseException) -> O
     if seconds is None:
         seconds = policy(context.attempt, error)
     if seconds is None:
-        return Outcome("bury", context, (shorten(text), shorten(trace)))
-    details = (int(seconds * 1000), shorten(text), shorten(trace))
+        return Outcome("bury", context, (shorten(text), trace))
+    details = (int(seconds * 1000), shorten(text), trace)
     return Outcome("retry", context, details, conf.max_attempts)
 
 
@@ -76,7 +97,7 @@ def describe(error: BaseException) -> str:
 
 def _trace(error: BaseException) -> str:
     try:
-        return "".join(traceback.format_exception(error))
+        return shorten("".join(traceback.format_exception(error)))
     except BaseException:  # likewise
         return "(the traceback could not be written)"
 

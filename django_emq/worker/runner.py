@@ -32,8 +32,10 @@ class Desk(Protocol):
     def deliver(self, outcome: Outcome) -> None:
         """Take an outcome to be settled."""
 
-    def deadline(self) -> float:
-        """When the leases end, on the monotonic clock."""
+    lease: float
+
+    def extended_at(self) -> float:
+        """When the leases were last extended, on the monotonic clock; 0.0 for never."""
 
 
 class Runner:
@@ -76,7 +78,7 @@ class Runner:
         """Run one job and deliver its outcome; no error of the job leaves this."""
         desk = self.desk
         started = self.since = monotonic()
-        self.running = context = JobContext(job, desk.deadline)
+        self.running = context = JobContext(job, desk.lease, desk.extended_at)
         desk.page.start(self.slot, job.id)
         desk.hygiene.clean()
         # A copy of the context for each job: what it sets (language, time zone, decimal
@@ -96,6 +98,8 @@ class Runner:
             call = decode(context.claimed.payload)
             context.task = call.task
             task = registry.get(call.task)
+            if task.lease_ms:
+                context.lease = task.lease_ms / 1000
             enter(context)
             if task.is_async:
                 self.loop.submit(context, call, task)

@@ -21,7 +21,7 @@ from django.db import connections as databases
 from .. import scripts
 from ..connections import connect
 from ..exceptions import EmqError, Refused, VersionFence
-from ..log import get_logger
+from ..log import Outage, get_logger
 from ..reaper import Reaper
 from .bell import Bell
 from .child import make_page, run_child, watch_signals
@@ -71,7 +71,8 @@ class Supervisor:
         self._every = options.extend_every
         self._extend_at = monotonic() + self._every
         self._beat_at = self._sweep_at = self._kill_at = 0.0
-        self._said = self._failing = False
+        self._said = False
+        self._outage = Outage(logger, "supervisor")
 
     def run(self) -> int:
         """Work until stopped, and return the exit status. No single error ends this loop."""
@@ -87,7 +88,8 @@ class Supervisor:
                     self.status = 1
                     self.stop()
                 except EmqError as error:
-                    self._trouble(error)
+                    self._outage.failed(error)
+                    self._sleep()
                 except Exception:
                     logger.exception("supervisor: unexpected error; going on in a second")
                     self._bell.wait(1.0)
@@ -100,6 +102,8 @@ class Supervisor:
     def step(self) -> None:
         """Do what is due, then sleep until something is."""
         self._bury_children()
+        if not (self.children or self._spawn_at):
+            return
         now = monotonic()
         for at in [at for at in self._spawn_at if now >= at]:
             self._spawn_at.remove(at)
@@ -109,23 +113,35 @@ class Supervisor:
         if not self._said and self.children and all(c.page.is_ready for c in self._living()):
             self._said = True
             self.say(f"worker {self.options.name} ready: {', '.join(self.options.queues)}")
-        if now >= self._extend_at:
-            self._extend(now)  # when this fails it is tried again at once
-            self._extend_at = now + self._every
-        if self._orphans:
-            self._give_back()
-        if now >= self._beat_at:
-            self._beat_at = now + BEAT_EVERY
-            self._beat()
-        if self.options.sweep and now >= self._sweep_at:
-            self._sweep_at = now + self.reaper.run_once()
-        self._failing = False
+        if now >= self._outage.retry_at:
+            self._call(now)
         self._sleep()
 
+    def _call(self, now: float) -> None:
+        """What the server is needed for; what fails is due again at the next try."""
+        called = True
+        if now >= self._extend_at:
+            self._extend(now)
+            self._extend_at = now + self._every
+        elif self._orphans:
+            self._give_back()
+        elif now >= self._beat_at:
+            self._beat()
+            self._beat_at = now + BEAT_EVERY
+        elif self.options.sweep and now >= self._sweep_at:
+            self._sweep_at = now + self.reaper.run_once()
+        else:
+            called = False
+        if called:
+            self._outage.over()
+
     def _sleep(self) -> None:
-        due = [self._extend_at, self._beat_at, *self._spawn_at]
+        due = [self._extend_at, self._beat_at]
         if self.options.sweep:
             due.append(self._sweep_at)
+        if self._orphans:
+            due.append(0.0)
+        due = [max(min(due), self._outage.retry_at), *self._spawn_at]
         if self.stopping:
             due.append(self._kill_at)
         if not self._said:
@@ -257,12 +273,6 @@ class Supervisor:
     def _beat(self) -> None:
         self._jobs += sum(child.page.new_jobs() for child in self._living())
         self.presence.beat(jobs=self._jobs, stopping=self.stopping)
-
-    def _trouble(self, error: EmqError) -> None:
-        if not self._failing:
-            self._failing = True
-            logger.warning("supervisor: %s; trying again", error)
-        self._bell.wait(0.2)
 
     def _farewell(self) -> None:
         try:

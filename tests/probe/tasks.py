@@ -32,7 +32,7 @@ def boom(message="boom"):
     raise ValueError(message)
 
 
-@emq.task
+@emq.task(backoff=0)
 def boom_until(count, x):
     """Fail until this has been called `count` times, then leave the last mark."""
     _append(x)

@@ -36,7 +36,13 @@ class Command(EmqCommand):
         add = parser.add_argument
         add("queues", nargs="*", metavar="queue", help="queues to show (all)")
         add("--watch", action="store_true", help="show again until Ctrl-C")
-        add("--interval", type=seconds, default=2.0, metavar="S", help="seconds between (2)")
+        add(
+            "--interval",
+            type=seconds,
+            default=2.0,
+            metavar="S",
+            help="seconds between looks (2)",
+        )
         add("--json", action="store_true", help="one JSON object (one a line with --watch)")
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -32,7 +32,9 @@ Run jobs of one or more queues. The first queue is served first.
   manage.py emq_worker --burst                run what is ready, then exit
 
 The first SIGTERM or SIGINT stops it: no new jobs, running ones are finished within --grace,
-the rest is handed back. A second one hands everything back at once. Exit status 0.
+the rest is handed back. A second one hands everything back at once. Exit status 0; 1 when the
+server belongs to another version; 75 when a worker without child processes has reached
+--max-jobs or --max-rss and wants to be started anew.
 """
 
 
@@ -60,13 +62,24 @@ class Command(EmqCommand):
             type=natural,
             default=0,
             metavar="N",
-            help="replace a process after N jobs",
+            help="replace a process after N jobs (0: never)",
         )
-        add("--max-rss", type=natural, default=0, metavar="MB", help="replace a process above MB")
+        add(
+            "--max-rss",
+            type=natural,
+            default=0,
+            metavar="MB",
+            help="replace it above MB (0: never)",
+        )
         add("--name", metavar="NAME", help="name of this worker (host and pid)")
-        add("--no-sweep", action="store_true", help="leave reaping to emq_reaper")
+        add("--no-sweep", action="store_true", help="leave all sweeping to emq_reaper")
         add("--reload", action="store_true", help="restart when code changes (needs watchfiles)")
-        add("--health-file", default="", metavar="FILE", help="touch FILE while all is well")
+        add(
+            "--health-file",
+            default="",
+            metavar="FILE",
+            help="touched while the server answers",
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.log_to_console(options["verbosity"])
@@ -120,7 +133,7 @@ class Command(EmqCommand):
         thread = threading.Thread(target=house.run, name="emq-housekeeper", daemon=True)
         thread.start()
         try:
-            return run_child(worker, page)
+            return run_child(worker, page) or house.status
         finally:
             house.stop()
             thread.join(worker.grace)

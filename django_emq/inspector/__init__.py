@@ -1,0 +1,84 @@
+"""The read side for people: counts, rows, workers. The only package that reads Redis for them.
+
+Nothing here changes the server, reads a whole set, or is called by a worker while it works. The
+number of round trips does not grow with the number of jobs.
+"""
+
+from __future__ import annotations
+
+from ._read import SETS
+from .jobs import (
+    JobDetail,
+    JobPage,
+    JobRow,
+    Mark,
+    follow,
+    job,
+    load,
+    locate,
+    newest,
+    page,
+    row,
+    state,
+)
+from .morgue import Group, Morgue, morgue
+from .queues import (
+    Minute,
+    QueueStats,
+    counts,
+    last_hour,
+    overview,
+    queues,
+    stats,
+    totals,
+    unique,
+)
+from .search import Filter, Found, find, walk
+from .server import ScriptFact, ServerFacts, server
+from .trail import Entry, trail
+from .why import Why, explain, why
+from .workers import Worker, held, served, workers
+
+__all__ = [
+    "SETS",
+    "Entry",
+    "Filter",
+    "Found",
+    "Group",
+    "JobDetail",
+    "JobPage",
+    "JobRow",
+    "Mark",
+    "Minute",
+    "Morgue",
+    "QueueStats",
+    "ScriptFact",
+    "ServerFacts",
+    "Why",
+    "Worker",
+    "counts",
+    "explain",
+    "find",
+    "follow",
+    "held",
+    "job",
+    "last_hour",
+    "load",
+    "locate",
+    "morgue",
+    "newest",
+    "overview",
+    "page",
+    "queues",
+    "row",
+    "served",
+    "server",
+    "state",
+    "stats",
+    "totals",
+    "trail",
+    "unique",
+    "walk",
+    "why",
+    "workers",
+]

@@ -1,0 +1,155 @@
+"""Queues as a whole: how many jobs, since when, how fast, and whether paused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..connections import Client
+from ..exceptions import UnknownSet
+from ..keys import queue_keys, reserve_keys
+from ._read import SETS, age, ask, instant, number, numbers, text, texts, to_ms
+
+CHART_MINUTES = 60
+_CHARTED = ("enqueued", "completed", "discarded", "dead", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """One queue at one instant."""
+
+    queue: str
+    counts: dict[str, int]  # jobs in each set of SETS
+    oldest_s: float | None  # seconds the job at the head has waited since it was minted
+    paused: bool
+    paused_by: str
+    totals: dict[str, int]  # lifetime counters
+    per_minute: dict[str, float]  # the same over the last two minutes, jobs a minute
+    paused_why: str = ""
+    paused_at: datetime | None = None
+
+    @property
+    def in_per_minute(self) -> float:
+        """Jobs enqueued a minute."""
+        return self.per_minute.get("enqueued", 0)
+
+    @property
+    def out_per_minute(self) -> float:
+        """Jobs that ended a minute, well or not."""
+        return sum(self.per_minute.get(name, 0) for name in ("completed", "discarded", "dead"))
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What happened in one minute of the server's clock."""
+
+    at: datetime
+    enqueued: int
+    finished: int  # completed, discarded or dead
+    failed: int
+
+
+def queues(client: Client) -> list[str]:
+    """Names of all queues ever used on this server."""
+    key = reserve_keys(client.prefix).queues
+    return sorted(text(name) for name in client.read(lambda raw: raw.smembers(key)))
+
+
+def counts(client: Client, queue: str, sets: Sequence[str] = SETS) -> dict[str, int]:
+    """How many jobs each set holds, in one round trip. Raises UnknownSet."""
+    keys = queue_keys(queue, client.prefix)
+    for name in sets:
+        check_set(name)
+    sizes = ask(client, lambda p: [p.zcard(getattr(keys, name)) for name in sets])
+    return dict(zip(sets, sizes, strict=True))
+
+
+def check_set(name: str) -> str:
+    """Return the name of a set, or raise UnknownSet."""
+    if name not in SETS:
+        raise UnknownSet(f"There is no set {name!r}. Use one of: {', '.join(SETS)}.")
+    return name
+
+
+def totals(client: Client, queue: str) -> dict[str, int]:
+    """Lifetime counters: enqueued, claimed, completed, failed, retried, dead, reaped, …"""
+    key = queue_keys(queue, client.prefix).metrics
+    return numbers(client.read(lambda raw: raw.hgetall(key)))
+
+
+def unique(client: Client, queue: str, key: str) -> str | None:
+    """Id of the job that holds a unique key, if any."""
+    name = queue_keys(queue, client.prefix).unique(key)
+    job_id: bytes | None = client.read(lambda raw: raw.get(name))
+    return job_id.decode() if job_id else None
+
+
+def stats(client: Client, queue: str) -> QueueStats:
+    """Everything about one queue, in two round trips."""
+    return overview(client, [queue])[0]
+
+
+def overview(client: Client, names: Sequence[str]) -> list[QueueStats]:
+    """Everything about several queues, in two round trips whatever their number."""
+    now = to_ms(client.read(lambda raw: raw.time())) / 1000
+    minute = int(now) // 60
+
+    def build(pipeline: Any) -> None:
+        for name in names:
+            keys = queue_keys(name, client.prefix)
+            for kind in SETS:
+                pipeline.zcard(getattr(keys, kind))
+            pipeline.zrange(keys.pending, 0, 0)
+            for key in (keys.meta, keys.metrics, keys.minute(minute), keys.minute(minute - 1)):
+                pipeline.hgetall(key)
+
+    replies = ask(client, build)
+    each = len(SETS) + 5
+    return [
+        _stats(name, replies[at * each : (at + 1) * each], now) for at, name in enumerate(names)
+    ]
+
+
+def _stats(queue: str, replies: list[Any], now: float) -> QueueStats:
+    *sizes, head, meta, lifetime, this, last = replies
+    recent: dict[str, float] = {}
+    for counters in (numbers(this), numbers(last)):
+        for name, value in counters.items():
+            recent[name] = recent.get(name, 0) + value
+    span = 1 + (now % 60) / 60
+    about = texts(meta)
+    since = number(about.get("paused"))
+    return QueueStats(
+        queue=queue,
+        counts=dict(zip(SETS, sizes, strict=True)),
+        oldest_s=age(text(head[0]), now) if head else None,
+        paused="paused" in about,
+        paused_by=about.get("paused_by", ""),
+        totals=numbers(lifetime),
+        per_minute={name: value / span for name, value in recent.items()},
+        paused_why=about.get("paused_why", ""),
+        paused_at=instant(since) if since > 1 else None,
+    )
+
+
+def last_hour(client: Client, names: Sequence[str]) -> list[Minute]:
+    """The counters of the last 60 minutes, summed over queues, oldest first; two round trips."""
+    last = to_ms(client.read(lambda raw: raw.time())) // 60_000
+    minutes = range(last - CHART_MINUTES + 1, last + 1)
+    keys = [queue_keys(name, client.prefix) for name in names]
+    replies = ask(
+        client,
+        lambda p: [p.hmget(key.minute(minute), _CHARTED) for minute in minutes for key in keys],
+    )
+    found = []
+    for at, minute in enumerate(minutes):
+        rows = replies[at * len(keys) : (at + 1) * len(keys)]
+        enqueued, completed, discarded, dead, failed = (
+            sum(number(row[column]) for row in rows) for column in range(len(_CHARTED))
+        )
+        when = instant(minute * 60_000)
+        assert when is not None
+        found.append(Minute(when, enqueued, completed + discarded + dead, failed))
+    return found

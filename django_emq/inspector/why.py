@@ -1,0 +1,273 @@
+"""Why a job is where it is, and why a settlement of it was refused: in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..connections import Client
+from ._read import instant, number
+from .jobs import JobDetail, job
+from .trail import Entry
+from .workers import Worker, served, workers
+
+HISTORY_MAX = 12  # entries of the trail that are told
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The answer.
+
+    :ivar reasons: why the job does not run now, or what it does: the most telling one first.
+    :ivar refusals: why settlements of it were refused, the newest first.
+    :ivar history: what the trail says of it, oldest first.
+    """
+
+    queue: str
+    id: str
+    state: str
+    reasons: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
+
+
+def why(client: Client, queue: str, job_id: str) -> Why:
+    """Say in words why a job is not running, and what became of it; three round trips.
+
+    Raises JobGone when neither row nor trail knows the job.
+    """
+    return explain(job(client, queue, job_id), workers(client))
+
+
+def explain(detail: JobDetail, found: Sequence[Worker]) -> Why:
+    """The words for what was read."""
+    tell = {
+        "pending": _pending,
+        "scheduled": _scheduled,
+        "active": _active,
+        "dead": _dead,
+        "done": _done,
+    }.get(detail.state, _nowhere)
+    trail = detail.trail
+    return Why(
+        queue=detail.row.queue,
+        id=detail.row.id,
+        state=detail.state,
+        reasons=list(tell(detail, found)),
+        refusals=[_refusal(e, trail[at + 1 :]) for at, e in enumerate(trail) if e.yours],
+        history=[sentence(entry) for entry in trail[:HISTORY_MAX][::-1]],
+    )
+
+
+def span(seconds: float) -> str:
+    """A time span for people: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+    seconds = abs(seconds)
+    for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.{0 if seconds >= 10 else 1}f} {name}"
+    return f"{seconds / 86400:.0f} d"
+
+
+def clock(at: datetime | None) -> str:
+    """An instant in UTC, to the second."""
+    return at.strftime("%Y-%m-%d %H:%M:%S UTC") if at else "?"
+
+
+# -- why it does not run ----------------------------------------------------------------------
+
+
+def _pending(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
+    yield from _queue_stops(detail, found)
+    row = detail.row
+    if detail.ahead:
+        yield ngettext(
+            "It is ready; %(count)d job is before it.",
+            "It is ready; %(count)d jobs are before it.",
+            detail.ahead,
+        ) % {"count": detail.ahead}
+    else:
+        yield _("It is ready and the next to be claimed.")
+    if row.enqueued_at:
+        waited = row.now_ms / 1000 - row.enqueued_at.timestamp()
+        yield _("It was enqueued %(span)s ago.") % {"span": span(max(waited, 0))}
+    yield from _failures(detail)
+
+
+def _scheduled(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
+    row = detail.row
+    left = row.left_s or 0.0
+    due = clock(instant(row.score))
+    if left > 0:
+        yield _("It is due in %(span)s, at %(due)s, by the server's clock.") % {
+            "span": span(left),
+            "due": due,
+        }
+    else:
+        yield _("It has been due for %(span)s: no worker and no reaper has looked since.") % {
+            "span": span(left)
+        }
+    if row.fields.get("settled") == "retry" and row.error:
+        yield _("It waits to be tried again after an error: %(error)s") % {"error": row.error_line}
+    elif row.fields.get("settled") == "snooze":
+        yield _("Its task has put it off.")
+    elif not row.token:
+        yield _("It was enqueued for that time.")
+    yield from _failures(detail)
+    yield from _queue_stops(detail, found)
+
+
+def _active(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
+    row = detail.row
+    left = row.left_s or 0.0
+    facts = {"worker": row.worker or "?", "token": row.token, "span": span(left)}
+    if left > 0:
+        yield (
+            _("It is held by %(worker)s with token %(token)d; the lease ends in %(span)s.") % facts
+        )
+    else:
+        yield (
+            _(
+                "It was held by %(worker)s with token %(token)d, but the lease lapsed %(span)s ago. "
+                "The next sweep gives it back."
+            )
+            % facts
+        )
+    if row.started_at:
+        ran = row.now_ms / 1000 - row.started_at.timestamp()
+        yield _("It was claimed %(span)s ago.") % {"span": span(ran)}
+    if not any(worker.holds(row) for worker in found):
+        yield _("No worker of this name has given a sign of life lately.")
+    if not served(found, row.queue) and left <= 0:
+        yield _no_worker(row.queue)
+
+
+def _dead(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
+    row = detail.row
+    yield _("It is in the morgue since %(at)s: %(error)s") % {
+        "at": clock(row.ended_at),
+        "error": row.error_line or _("no error was noted"),
+    }
+    yield from _failures(detail)
+    yield _("It runs again only when somebody requeues it.")
+
+
+def _done(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
+    row = detail.row
+    yield _("It was completed at %(at)s with token %(token)d.") % {
+        "at": clock(row.ended_at),
+        "token": row.token,
+    }
+    yield _("Its row and result are kept for another %(span)s.") % {"span": span(row.left_s or 0)}
+
+
+def _nowhere(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
+    if detail.state == "unknown":
+        yield _("Its row is there, but it is in no set: no worker will ever find it. Remove it.")
+    else:
+        yield _("It is no longer there: it was completed, discarded or removed.")
+
+
+def _queue_stops(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
+    """What keeps a whole queue from running."""
+    meta, queue = detail.meta, detail.row.queue
+    if "paused" in meta:
+        since = number(meta["paused"])
+        yield _paused(queue, meta, instant(since) if since > 1 else None)
+    limit = number(meta.get("concurrency"))
+    if limit and detail.running >= limit:
+        yield _("Queue '%(queue)s' runs %(running)d jobs at once, and its limit is %(limit)d.") % {
+            "queue": queue,
+            "running": detail.running,
+            "limit": limit,
+        }
+    if not served(found, queue):
+        yield _no_worker(queue)
+
+
+def _paused(queue: str, meta: dict[str, str], since: datetime | None) -> str:
+    facts = {
+        "queue": queue,
+        "by": meta.get("paused_by") or _("somebody"),
+        "at": clock(since),
+        "why": meta.get("paused_why", ""),
+    }
+    if since is None:
+        sentence = _("Queue '%(queue)s' is paused by %(by)s.") % facts
+    else:
+        sentence = _("Queue '%(queue)s' is paused by %(by)s since %(at)s.") % facts
+    return f"{sentence} {facts['why']}".rstrip()
+
+
+def _no_worker(queue: str) -> str:
+    return _("No worker serves '%(queue)s'. Start one: manage.py emq_worker %(queue)s") % {
+        "queue": queue
+    }
+
+
+def _failures(detail: JobDetail) -> Iterator[str]:
+    row = detail.row
+    if row.failures:
+        yield ngettext(
+            "It has failed %(count)d time in %(runs)d runs.",
+            "It has failed %(count)d times in %(runs)d runs.",
+            row.failures,
+        ) % {"count": row.failures, "runs": row.token}
+    if row.stalls:
+        yield ngettext(
+            "Its lease was lost %(count)d time.", "Its lease was lost %(count)d times.", row.stalls
+        ) % {"count": row.stalls}
+
+
+# -- the trail in words -----------------------------------------------------------------------
+
+
+def sentence(entry: Entry) -> str:
+    """One entry of the trail."""
+    words = {
+        "failed": _("failed with token %(token)s: %(note)s"),
+        "died": _("went to the morgue: %(note)s"),
+        "buried": _("went to the morgue at its task's own wish: %(note)s"),
+        "stalled": _("stalled with token %(token)s: %(note)s"),
+        "reaped": _("was taken back: %(note)s"),
+        "released": _("was handed back by its worker with token %(token)s"),
+        "refused": _("refused %(note)s: it came with token %(yours)s, the row has %(token)s"),
+        "reprocessed": _("was given another life by %(by)s; its token stays %(token)s"),
+        "requeued": _("was requeued by %(by)s; its token is now %(token)s"),
+        "cancelled": _("was cancelled by %(by)s; its token is now %(token)s"),
+        "removed": _("was removed by %(by)s"),
+        "updated": _("got another payload from %(by)s"),
+        "drained": _("%(count)s jobs of '%(note)s' were removed by %(by)s"),
+        "paused": _("the queue was paused by %(by)s. %(note)s"),
+        "resumed": _("the queue was resumed by %(by)s"),
+        "claimed": _("was claimed by %(note)s with token %(token)s"),
+        "completed": _("was completed with token %(token)s"),
+    }
+    facts = {
+        "token": entry.token or "?",
+        "yours": entry.yours or "?",
+        "by": entry.by or _("somebody"),
+        "note": entry.note,
+        "count": entry.count,
+    }
+    known = words.get(entry.event)
+    told = known % facts if known else f"{entry.event} {entry.note}"
+    return f"{clock(entry.at)}: {told.rstrip(' .:')}."
+
+
+def _refusal(entry: Entry, earlier: Sequence[Entry]) -> str:
+    """A refused settlement, and what had happened to the token that it carried."""
+    told = [sentence(entry)]
+    for one in earlier:
+        if one.event in _TAKES_AWAY and number(one.token) >= number(entry.yours):
+            told.append(_("Before that, at %(what)s") % {"what": sentence(one)})
+            break
+    return " ".join(told)
+
+
+_TAKES_AWAY = {
+    "reaped", "released", "requeued", "cancelled", "removed", "died", "buried", "failed",
+}  # fmt: skip

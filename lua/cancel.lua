@@ -1,0 +1,78 @@
+-- cancel.lua: put jobs that wait or are held into the morgue, where they can be given back.
+--
+-- KEYS[1] active    zset    leased ids, scored by lease expiry in ms
+-- KEYS[2] schedule  zset    ids waiting for a time, scored by due time in ms
+-- KEYS[3] pending   zset    ids ready to run, scored by -priority
+-- KEYS[4] dead      zset    the morgue, scored by time of death in ms
+-- KEYS[5] metrics   hash    counters; metrics:<minute> stands beside it
+-- KEYS[6] trail     stream  what happened; capped
+--
+-- ARGV[1] jobs       prefix of the rows
+-- ARGV[2] by         who asks, for the trail
+-- ARGV[3] trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[4…]           ids
+--
+-- Returns one verdict a job: 1 cancelled.
+-- Errors  EMQSTATE when the job is in no such set; EMQGONE when its row is gone.
+--
+-- The token of a held job moves first: the run that goes on is refused, it cannot race.
+
+local active, schedule, pending, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local metrics, trail = KEYS[5], KEYS[6]
+local jobs, by, trail_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+local function note(event, id, token)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*',
+      'event', event, 'id', id, 'token', token, 'by', by)
+  end
+end
+
+-- Read and decide.
+redis.call('ZCARD', dead)
+local verdicts, moves, seen = {}, {}, {}
+for i = 4, #ARGV do
+  local id = ARGV[i]
+  local token = redis.pcall('HGET', jobs .. id, 'attempts')
+  local set
+  for _, key in ipairs({active, schedule, pending}) do
+    set = set or redis.call('ZSCORE', key, id) and key
+  end
+  if type(token) ~= 'string' or not string.match(token, '^%d+$') then
+    verdicts[#verdicts + 1] = redis.error_reply('EMQGONE cancel job gone')
+  elseif seen[id] or not set then
+    verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE neither waiting nor held')
+  else
+    seen[id] = true
+    verdicts[#verdicts + 1] = 1
+    moves[#moves + 1] = {id, token, set}
+  end
+end
+
+-- Write.
+for _, move in ipairs(moves) do
+  local id, token, set = move[1], move[2], move[3]
+  redis.call('ZREM', set, id)
+  if set == active then
+    token = redis.call('HINCRBY', jobs .. id, 'attempts', 1)
+  end
+  redis.call('HSET', jobs .. id, 'state', 'dead', 'settled', 'cancel', 'finished_at', now,
+    'last_error', by == '' and 'cancelled' or 'cancelled by ' .. by)
+  redis.call('ZADD', dead, now, id)
+  note('cancelled', id, token)
+end
+tally('cancelled', #moves)
+tally('dead', #moves)
+return verdicts

@@ -1,0 +1,46 @@
+-- drain.lua: delete the jobs of one set, a bounded number at a time.
+--
+-- KEYS[1] set      zset    pending, schedule, dead or done
+-- KEYS[2] metrics  hash    counters; metrics:<minute> stands beside it
+-- KEYS[3] trail    stream  what happened; capped
+--
+-- ARGV[1] jobs       prefix of the rows
+-- ARGV[2] by         who asks, for the trail
+-- ARGV[3] trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[4] batch      how many at most
+--
+-- Returns how many were deleted, rows and log lines with them; fewer than batch when none is
+-- left. Held jobs, other sets and the counters stay.
+
+local set, metrics, trail = KEYS[1], KEYS[2], KEYS[3]
+local jobs, by, trail_max, batch = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+local ids = redis.call('ZRANGE', set, 0, batch - 1)
+if #ids == 0 then
+  return 0
+end
+local rows = {}
+for _, id in ipairs(ids) do
+  rows[#rows + 1] = jobs .. id
+  rows[#rows + 1] = jobs .. id .. ':logs'
+end
+redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
+redis.call('DEL', unpack(rows))
+if trail_max > 0 then
+  redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*',
+    'event', 'drained', 'count', #ids, 'set', string.match(set, '[^:]+$'), 'by', by)
+end
+tally('removed', #ids)
+return #ids

@@ -1,0 +1,57 @@
+-- obliterate.lua: delete everything of a paused queue, a bounded number of jobs at a time.
+--
+-- KEYS[1]  meta      hash    paused and limits
+-- KEYS[2]  pending   zset    ids ready to run
+-- KEYS[3]  schedule  zset    ids waiting for a time
+-- KEYS[4]  dead      zset    the morgue
+-- KEYS[5]  done      zset    finished ids whose row is kept
+-- KEYS[6]  active    zset    leased ids
+-- KEYS[7]  wake      list    readiness tokens
+-- KEYS[8]  metrics   hash    counters; metrics:<minute> stands beside it
+-- KEYS[9]  limiter   string  claims in the running window
+-- KEYS[10] trail     stream  what happened
+--
+-- ARGV[1] jobs   prefix of the rows
+-- ARGV[2] force  '1' to delete held jobs as well
+-- ARGV[3] batch  how many jobs at most
+--
+-- Returns 1 when more is left (call again), 0 when nothing is.
+-- Errors  EMQSTATE when the queue is not paused, or holds jobs and force is not given.
+
+local meta, active, metrics = KEYS[1], KEYS[6], KEYS[8]
+local jobs, force, batch = ARGV[1], ARGV[2], tonumber(ARGV[3])
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+if not redis.call('HGET', meta, 'paused') then
+  return redis.error_reply('EMQSTATE not paused')
+end
+if force ~= '1' and redis.call('ZCARD', active) > 0 then
+  return redis.error_reply('EMQSTATE active jobs present')
+end
+
+local left = batch
+for set = 2, 6 do
+  local ids = left > 0 and redis.call('ZRANGE', KEYS[set], 0, left - 1) or {}
+  if #ids > 0 then
+    local rows = {}
+    for _, id in ipairs(ids) do
+      rows[#rows + 1] = jobs .. id
+      rows[#rows + 1] = jobs .. id .. ':logs'
+    end
+    redis.call('ZREMRANGEBYRANK', KEYS[set], 0, #ids - 1)
+    redis.call('DEL', unpack(rows))
+    left = left - #ids
+  end
+end
+if left == 0 then
+  return 1
+end
+local minutes = {}
+for back = 0, 2880 do
+  minutes[#minutes + 1] = metrics .. ':' .. (math.floor(now / 60000) - back)
+end
+redis.call('DEL', unpack(minutes))
+redis.call('DEL', unpack(KEYS))
+return 0

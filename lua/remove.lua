@@ -1,0 +1,71 @@
+-- remove.lua: delete jobs, wherever they are.
+--
+-- KEYS[1] pending   zset    ids ready to run
+-- KEYS[2] active    zset    leased ids
+-- KEYS[3] schedule  zset    ids waiting for a time
+-- KEYS[4] dead      zset    the morgue
+-- KEYS[5] done      zset    finished ids whose row is kept
+-- KEYS[6] metrics   hash    counters; metrics:<minute> stands beside it
+-- KEYS[7] trail     stream  what happened; capped
+--
+-- ARGV[1] jobs       prefix of the rows
+-- ARGV[2] by         who asks, for the trail
+-- ARGV[3] trail_max  entries that the trail keeps, about; 0 for no trail
+-- ARGV[4] force      '1' to remove held jobs as well
+-- ARGV[5…]           ids
+--
+-- Returns one verdict a job: 1 removed, row and log lines with it.
+-- Errors  EMQLOCK when a worker holds the job and force is not given;
+--         EMQGONE when nothing of the job is there.
+--
+-- The row of a held job goes, and its token with it: the run that goes on is refused.
+
+local active = KEYS[2]
+local metrics, trail = KEYS[6], KEYS[7]
+local jobs, by, trail_max, force = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function tally(name, n)
+  if n > 0 then
+    local minute = metrics .. ':' .. math.floor(now / 60000)
+    redis.pcall('HINCRBY', metrics, name, n)
+    redis.pcall('HINCRBY', minute, name, n)
+    redis.pcall('EXPIRE', minute, 172800)
+  end
+end
+
+local function note(event, id, token)
+  if trail_max > 0 then
+    redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*',
+      'event', event, 'id', id, 'token', token, 'by', by)
+  end
+end
+
+local verdicts, removed = {}, 0
+for i = 5, #ARGV do
+  local id = ARGV[i]
+  local token = redis.pcall('HGET', jobs .. id, 'attempts')
+  local sets = {}
+  for set = 1, 5 do
+    if redis.call('ZSCORE', KEYS[set], id) then
+      sets[#sets + 1] = KEYS[set]
+    end
+  end
+  if #sets == 0 and redis.call('EXISTS', jobs .. id) == 0 then
+    verdicts[#verdicts + 1] = redis.error_reply('EMQGONE remove job gone')
+  elseif force ~= '1' and redis.call('ZSCORE', active, id) then
+    verdicts[#verdicts + 1] = redis.error_reply('EMQLOCK job is held by a worker')
+  else
+    for _, set in ipairs(sets) do
+      redis.call('ZREM', set, id)
+    end
+    redis.call('DEL', jobs .. id, jobs .. id .. ':logs')
+    note('removed', id, type(token) == 'string' and token or '')
+    removed = removed + 1
+    verdicts[#verdicts + 1] = 1
+  end
+end
+tally('removed', removed)
+return verdicts

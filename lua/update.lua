@@ -1,0 +1,31 @@
+-- update.lua: replace the payload of a job that no worker holds.
+--
+-- KEYS[1] active  zset    leased ids
+-- KEYS[2] job     hash    the row
+-- KEYS[3] trail   stream  what happened; capped
+--
+-- ARGV[1] id         job id
+-- ARGV[2] payload    the new one
+-- ARGV[3] by         who asks, for the trail
+-- ARGV[4] trail_max  entries that the trail keeps, about; 0 for no trail
+--
+-- Returns 1.
+-- Errors  EMQGONE when the row is gone; EMQLOCK when a worker holds the job: it has read the
+--         payload already.
+
+local active, job, trail = KEYS[1], KEYS[2], KEYS[3]
+local id, payload, by, trail_max = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+
+local token = redis.call('HGET', job, 'attempts')
+if not token then
+  return redis.error_reply('EMQGONE update job gone')
+end
+if redis.call('ZSCORE', active, id) then
+  return redis.error_reply('EMQLOCK job is held by a worker')
+end
+redis.call('HSET', job, 'payload', payload)
+if trail_max > 0 then
+  redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*',
+    'event', 'updated', 'id', id, 'token', token, 'by', by)
+end
+return 1

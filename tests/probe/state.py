@@ -1,0 +1,132 @@
+"""Tasks that touch what a process shares between its jobs: databases, language, context."""
+
+import contextvars
+import decimal
+import os
+import threading
+
+from django.contrib.auth.models import Group
+from django.db import connection, connections, transaction
+from django.db.backends.signals import connection_created
+from django.utils import timezone, translation
+
+import django_emq as emq
+from tests.probe.tasks import _append
+
+# As modules do that reckon with money.
+decimal.getcontext().prec = 30
+
+colour = contextvars.ContextVar("colour", default="none")
+
+
+def _on_connect(**kwargs):
+    if "PROBE_CONNECTIONS" in os.environ:
+        with open(os.environ["PROBE_CONNECTIONS"], "a") as file:
+            file.write(f"{os.getpid()} {threading.get_ident()}\n")
+
+
+connection_created.connect(_on_connect)
+
+
+@emq.task(backoff=0, max_attempts=1)
+def paint(x, fail=False):
+    """Change all that a well-behaved worker puts back."""
+    translation.activate("de")
+    timezone.activate("Asia/Tokyo")
+    colour.set("red")
+    decimal.getcontext().prec = 3
+    _append(x)
+    if fail:
+        raise ValueError("painted, and failed")
+
+
+@emq.task
+def look(x):
+    """Mark what `paint` has changed."""
+    zone = timezone.get_current_timezone_name()
+    precision = decimal.getcontext().prec
+    _append(f"{x} {translation.get_language()} {zone} {colour.get()} {precision}")
+
+
+@emq.task
+async def apaint(x):
+    paint.func(x)
+
+
+@emq.task
+async def alook(x):
+    look.func(x)
+
+
+@emq.task(backoff=0)
+def count_groups(x):
+    """Run one query; mark the result and the database's name for the session."""
+    _append(f"{x} {Group.objects.count()} {_session()}")
+
+
+def _session():
+    if connection.vendor == "sqlite":
+        return id(connection.connection)
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_backend_pid()")
+        return cursor.fetchone()[0]
+
+
+@emq.task
+async def acount_groups(x):
+    _append(f"{x} {await Group.objects.acount()}")
+
+
+@emq.task
+def mark_open_connections():
+    """Mark how many database connections this thread has open."""
+    _append(f"open {sum(c.connection is not None for c in connections.all())}")
+
+
+@emq.task(backoff=0)
+def cut_then_count(x):
+    """At the first attempt have the connection die in the middle of the job."""
+    count = Group.objects.count()
+    if emq.current_job().attempt == 1:
+        with connection.cursor() as cursor:
+            cursor.execute("select pg_terminate_backend(pg_backend_pid())")
+    _append(f"{x} {count}")
+
+
+@emq.task(backoff=0, max_attempts=1)
+def break_transaction(kind):
+    """Leave the connection in a state that harms whoever uses it next."""
+    if kind == "failed query":
+        try:
+            with transaction.atomic():
+                Group.objects.create(name="from a broken job")
+                with connection.cursor() as cursor:
+                    cursor.execute("select nothing from nowhere")
+        except Exception:
+            _append(kind)
+            raise
+    elif kind == "autocommit":
+        transaction.set_autocommit(False)
+        Group.objects.create(name="never committed")
+    elif kind == "aborted":
+        transaction.set_autocommit(False)
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("select nothing from nowhere")
+        except Exception:
+            _append(kind)
+            return
+    elif kind == "cursor":
+        iterator = Group.objects.all().iterator()
+        next(iterator, None)
+        _kept.append(iterator)
+    elif kind == "search path":
+        with connection.cursor() as cursor:
+            cursor.execute("set search_path to nowhere")
+    elif kind == "closed":
+        connection.ensure_connection()
+        connection.connection.close()
+    _append(kind)
+
+
+_kept = []
