@@ -75,6 +75,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         "DEAD_TTL": 60,
         "SOCKET_TIMEOUT": 0.1,
         "ASYNC_CONCURRENCY": 2,
+        "TRAIL": "all",
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -92,8 +93,17 @@ def test_every_setting_is_read(settings: Any) -> None:
         dead_ttl=60,
         socket_timeout=0.1,
         async_concurrency=2,
+        trail="all",
         queues={"mail": QueueSettings(60, 1, 1000, Fixed(30))},
     )
+
+
+@pytest.mark.parametrize("value", ["ALL", "", None, True, ["all"]])
+def test_a_trail_that_is_none_is_refused(settings: Any, value: object) -> None:
+    """Only the three words are one."""
+    settings.EMQ = {"TRAIL": value}
+    (problem,) = conf.problems()
+    assert problem.sentence == f"EMQ['TRAIL'] is {value!r}. Give 'off', 'notable' or 'all'."
 
 
 def test_a_queue_falls_back_to_the_general_settings(settings: Any) -> None:

@@ -285,11 +285,12 @@ def test_a_result_that_is_no_json_is_a_failure(probe, client):
     assert probe.marks() == ["ran"]
 
 
-def test_a_large_result_is_stored(client):
-    """Three megabytes are stored whole."""
+def test_a_large_result_is_a_failure(client):
+    """MAX_PAYLOAD bounds a result that is to be kept, and the reason names both sizes."""
     job = verdicts.answer.enqueue("large")
     burst()
-    assert len(inspector.row(client, QUEUE, job.id)["result"]) == 3_000_002
+    reason = dead_row(client, job)["last_error"]
+    assert "3000002 bytes, MAX_PAYLOAD allows 1048576" in reason
 
 
 # -- the log -------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ logger = get_logger("worker")
 TICK = 1.0  # seconds between two looks at what is not urgent
 RECYCLE = 75  # exit status of a process that asks to be replaced
 CALL_MAX = 500  # outcomes in one script call
+BACK = {"release", "retry", "snooze"}  # after these there may be more to claim
 OPTION = {"complete": "keep_ms", "retry": "max_attempts"}
 
 
@@ -249,6 +250,8 @@ class Courier:
                 self._outage.failed(verdict)
                 continue
             self.ledger.strike(job_id)
+            if outcome.verb in BACK:
+                self._dry = False
             gone = verdict == 0 or isinstance(verdict, JobGone)
             if gone and job_id in again:
                 verdict = 1  # the first sending did it; its reply was lost

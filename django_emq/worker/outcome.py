@@ -16,6 +16,8 @@ from ..registry import AnyTask
 
 logger = get_logger("worker")
 
+LINE_MAX = 300  # characters of an error in a log line
+
 
 class Outcome(NamedTuple):
     """A verb of `scripts`, and what it takes beside id and token."""
@@ -110,15 +112,21 @@ def report(outcome: Outcome, verdict: Any) -> None:
     elif verdict == 0:
         logger.info("%s: %r is gone, after %.3f s", verb, context, seconds)
     elif verdict == "scheduled":
+        pause, text = outcome.details[0] / 1000, _line(outcome.details[1])
         logger.warning(
-            "%r failed after %.3f s, runs again in %.1f s: %s",
-            context, seconds, outcome.details[0] / 1000, outcome.details[1],
-        )  # fmt: skip
-    elif verdict == "dead":
-        logger.error(
-            "%r failed after %.3f s, is in the morgue: %s", context, seconds, outcome.details[1]
+            "%r failed after %.3f s, runs again in %.1f s: %s", context, seconds, pause, text
         )
+    elif verdict == "dead":
+        text = _line(outcome.details[1])
+        logger.error("%r failed after %.3f s, is in the morgue: %s", context, seconds, text)
     elif verb == "bury":
-        logger.error("%r is in the morgue: %s", context, outcome.details[0])
+        text = _line(outcome.details[0])
+        logger.error("%r is in the morgue after %.3f s: %s", context, seconds, text)
     else:
         logger.debug("%s: %r after %.3f s", verb, context, seconds)
+
+
+def _line(text: str) -> str:
+    """An error as one line of a log; the row keeps it whole."""
+    line = " ".join(text.split())
+    return line if len(line) <= LINE_MAX else line[:LINE_MAX] + " …"
