@@ -118,7 +118,7 @@ class Proxy:
     def __enter__(self) -> Self:
         self._thread.start()
         serve = asyncio.start_unix_server(self._link, self._path, limit=1 << 20)
-        asyncio.run_coroutine_threadsafe(serve, self._loop).result()
+        self._server = asyncio.run_coroutine_threadsafe(serve, self._loop).result()
         return self
 
     def __exit__(
@@ -134,6 +134,7 @@ class Proxy:
         self._folder.cleanup()
 
     async def _close(self) -> None:
+        self._server.close()
         self._refused = True
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:

@@ -76,6 +76,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         "SOCKET_TIMEOUT": 0.1,
         "ASYNC_CONCURRENCY": 2,
         "TRAIL": "all",
+        "REDACT": ["pin"],
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -94,6 +95,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         socket_timeout=0.1,
         async_concurrency=2,
         trail="all",
+        redact=("pin",),
         queues={"mail": QueueSettings(60, 1, 1000, Fixed(30))},
     )
 

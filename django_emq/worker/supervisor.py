@@ -208,13 +208,12 @@ class Supervisor:
             for ran in (True, False):
                 jobs = ((names[q], i, t) for q, i, t in held if (i in started) is ran)
                 self._orphans += [(queue, items, ran) for queue, items in group(jobs).items()]
-        if self.stopping:
+        if self.stopping or (code == 0 and self.options.burst):
             return
         now = monotonic()
-        if code == 0:
-            return  # the end of a burst, or somebody stopped this child alone
-        if code == RECYCLE:
-            logger.info("child %d has reached its limit; replacing it", child.pid)
+        if code in (0, RECYCLE):
+            why = "has reached its limit" if code else "was stopped by somebody"
+            logger.info("child %d %s; replacing it", child.pid, why)
             self._spawn_at.append(now)
             return
         self._quick_deaths = self._quick_deaths + 1 if now - child.started_at < QUICK else 0

@@ -6,7 +6,6 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from rich.console import Console
 
 import django_emq as emq
 from django_emq import connections, inspector
-from django_emq.keys import queue_keys
 
 from .crew import Crew, Member
 from .measure import Figures, python_files
@@ -166,19 +164,8 @@ class Demo:
 
     def held_by(self, worker: Member) -> list[str]:
         """Ids of the jobs that a worker has claimed."""
-        held = []
-        for job_id in self.ids("active"):
-            with suppress(emq.JobGone):  # the other worker goes on meanwhile
-                row = inspector.row(self.client, QUEUE, job_id)
-                if row.get("worker", "").startswith(f"{worker.name}-"):
-                    held.append(job_id)
-        return held
-
-    def ids(self, name: str) -> list[str]:
-        """Ids in a set of the queue, as far as they are ours."""
-        key = getattr(queue_keys(QUEUE, self.client.prefix), name)
-        ids = self.client.read(lambda raw: raw.zrange(key, 0, -1))
-        return [job_id.decode() for job_id in ids if job_id.decode() in self.jobs]
+        rows = inspector.held(self.client, [QUEUE])
+        return [r.id for r in rows if r.fields.get("worker", "").startswith(f"{worker.name}-")]
 
     # -- the reckoning ------------------------------------------------------------------------
 
@@ -200,10 +187,7 @@ class Demo:
         return Report(
             expected=expected,
             results=dict(results()),
-            morgue={
-                self.jobs[job_id]: inspector.row(self.client, QUEUE, job_id).get("last_error", "")
-                for job_id in self.ids("dead")
-            },
+            morgue={self.jobs[r.id]: r.fields.get("last_error", "") for r in self.dead()},
             writes=Counter(wrote),
             kill=self.kill,
             repeated=self.repeated(),
@@ -211,6 +195,11 @@ class Demo:
             reaped=self.totals()["reaped"],
             seconds=(span["last"] - span["first"]).total_seconds() if ended else 0.0,
         )
+
+    def dead(self) -> list[inspector.JobRow]:
+        """Our jobs in the morgue, which may hold those of an earlier demo too."""
+        page = inspector.page(self.client, QUEUE, "dead", size=len(self.jobs), newest=True)
+        return [row for row in page.rows if row.id in self.jobs]
 
     def repeated(self) -> frozenset[str]:
         """Jobs that the killed worker held and had started, and that ran again elsewhere."""

@@ -60,6 +60,13 @@ def mark_then_nap(x, seconds):
 
 
 @emq.task
+def mark_then_nap_then_mark_token(x, seconds):
+    _append(x)
+    time.sleep(seconds)
+    _append(f"{x} token {emq.current_job().token}")
+
+
+@emq.task
 def die():
     """Be killed in the middle of a job."""
     os.kill(os.getpid(), signal.SIGKILL)
@@ -75,6 +82,12 @@ def mark_then_die(x):
 def leave(status=0):
     """Call sys.exit(), as a careless task does."""
     sys.exit(status)
+
+
+@emq.task
+def quit_hard(status):
+    """End the process without a word to anybody."""
+    os._exit(status)
 
 
 @emq.task
