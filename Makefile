@@ -6,7 +6,9 @@ ARGS ?=
 
 BIN := .venv/bin
 MANAGE := $(BIN)/python testproject/manage.py
-WITH_SERVER := $(BIN)/python testproject/private_server.py --
+WITH_SERVER := $(BIN)/python testproject/private_server.py
+# What the queue's server held at the end of the demo, as db.sqlite3 is what Django's database held.
+KEPT := testproject/db.rdb
 
 .DEFAULT_GOAL := help
 .PHONY: help demo serve test test-matrix lint clean
@@ -15,20 +17,11 @@ help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/ready-demo  ## run real work through the queue and kill a worker on the way
-	@$(WITH_SERVER) $(MANAGE) demo $(ARGS)
-
-define ADMIN
-from django.contrib.auth.models import User
-if not User.objects.filter(username="demo").exists():
-    User.objects.create_superuser("demo", password="demo")
-endef
-export ADMIN
+	@rm -f $(KEPT)
+	@$(WITH_SERVER) --keep $(KEPT) -- $(MANAGE) demo $(ARGS)
 
 serve: .venv/ready-demo  ## show the demo's data in the Django admin
-	@$(MANAGE) migrate -v 0
-	@$(MANAGE) shell -v 0 -c "$$ADMIN"
-	@echo "http://127.0.0.1:8000/admin/ (user demo, password demo)"
-	@$(WITH_SERVER) $(MANAGE) runserver $(ARGS)
+	@$(WITH_SERVER) --keep $(KEPT) -- $(MANAGE) serve $(ARGS)
 
 test: .venv/ready-test  ## run the suite on Valkey, and the conformance suite on Redis too
 	@tests/run.sh $(ARGS)
@@ -42,7 +35,7 @@ lint: .venv/ready-lint  ## check style and types
 	$(BIN)/mypy
 
 clean:  ## remove all that these targets made
-	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* testproject/db.sqlite3*
+	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* testproject/db.sqlite3* $(KEPT)
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -31,6 +31,7 @@ from .keys import check_queue
 
 PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 DAY = 86400
+REDACT = ("password", "passwd", "secret", "token", "api_key", "authorization")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Settings:
     socket_timeout: float = 5  # seconds
     async_concurrency: int = 100
     trail: str = "notable"  # what each queue remembers: off, notable, all
+    redact: tuple[str, ...] = REDACT  # arguments whose values no page shows
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
@@ -199,6 +201,14 @@ def _trail(value: object) -> str:
     return str(value)
 
 
+def _names(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple, set, frozenset)) or not all(
+        isinstance(name, str) and name for name in value
+    ):
+        raise InvalidOption("Give a list of names of arguments, for instance ['password'].")
+    return tuple(value)
+
+
 def _queues(value: object) -> Mapping[Any, object]:
     if not isinstance(value, Mapping):
         raise InvalidOption("Give a dict of dicts, for instance {'mail': {'LEASE': 60}}.")
@@ -220,6 +230,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "SOCKET_TIMEOUT": _number(0.1, 3600, "seconds"),
     "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
     "TRAIL": _trail,
+    "REDACT": _names,
     "QUEUES": _queues,
 }
 

@@ -18,8 +18,9 @@ ERROR_MAX = 16 * 1024  # bytes of an error text that a row keeps
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-class Claimed(NamedTuple):
-    """A job as `claim` answers it."""
+@dataclass(slots=True, eq=False)
+class Claimed:
+    """A job as `claim` answers it. Two claims of one job are two things."""
 
     id: bytes
     payload: bytes

@@ -86,6 +86,10 @@ def _settle(
     return result
 
 
+def _batch(batch: int) -> int:
+    return max(1, min(batch, BATCH_MAX))
+
+
 def _bounded(verb: str, count: int) -> None:
     if count > BATCH_MAX:
         raise InvalidOption(f"{verb} takes at most {BATCH_MAX} jobs in one call, not {count}.")
@@ -244,7 +248,7 @@ def promote(client: Way, queue: str, *, batch: int = 500) -> int:
     """Make up to `batch` due jobs ready; answers how many left the schedule."""
     k = _keys(client, queue)
     keys = (k.schedule, k.pending, k.dead, k.wake, k.metrics, k.trail)
-    args = (k.jobs, client.trail_max, min(batch, BATCH_MAX))
+    args = (k.jobs, client.trail_max, _batch(batch))
     result: int = _run(client, "promote", keys, args)
     return result
 
@@ -253,7 +257,7 @@ def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reape
     """Take back up to `batch` jobs whose lease has lapsed."""
     k = _keys(client, queue)
     keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail)
-    args = (k.jobs, client.trail_max, max_stalls, min(batch, BATCH_MAX))
+    args = (k.jobs, client.trail_max, max_stalls, _batch(batch))
     result: Reaped = _run(client, "reap", keys, args, _reaped)
     return result
 
@@ -261,7 +265,7 @@ def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reape
 def trim(client: Way, queue: str, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
     """Forget dead jobs past their cap or age and kept jobs past their time; answers how many."""
     k = _keys(client, queue)
-    args = (k.jobs, dead_max, dead_ttl_ms, min(batch, BATCH_MAX))
+    args = (k.jobs, dead_max, dead_ttl_ms, _batch(batch))
     result: int = _run(client, "trim", (k.dead, k.done, k.metrics), args)
     return result
 
@@ -321,7 +325,7 @@ def drain(client: Way, queue: str, name: str, *, by: str = "", batch: int = 500)
     k = _keys(client, queue)
     if name not in ("pending", "schedule", "dead", "done"):
         raise UnknownSet(f"Set {name!r} cannot be drained. Use pending, schedule, dead or done.")
-    args = (k.jobs, by, client.trail_max, min(batch, BATCH_MAX))
+    args = (k.jobs, by, client.trail_max, _batch(batch))
     result: int = _run(client, "drain", (getattr(k, name), k.metrics, k.trail), args)
     return result
 
@@ -334,7 +338,7 @@ def obliterate(client: Way, queue: str, *, force: bool = False, batch: int = 500
     k = _keys(client, queue)
     sets = (k.pending, k.schedule, k.dead, k.done, k.active)
     keys = (k.meta, *sets, k.wake, k.metrics, k.limiter, k.trail)
-    args = (k.jobs, int(force), min(batch, BATCH_MAX))
+    args = (k.jobs, int(force), _batch(batch))
     return bool(_run(client, "obliterate", keys, args))
 
 
@@ -355,7 +359,7 @@ def log(client: Way, queue: str, job_id: str, token: Token, line: str, *, keep: 
     """Append a line to the log of a held job; answers how many there are. Raises StaleToken."""
     k = _keys(client, queue)
     keys = (k.active, k.job(job_id), k.logs(job_id))
-    result: int = _run(client, "log", keys, (job_id, token, line, keep))
+    result: int = _run(client, "log", keys, (job_id, token, line, max(keep, 1)))
     return result
 
 

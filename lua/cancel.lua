@@ -50,7 +50,8 @@ for i = 4, #ARGV do
   for _, key in ipairs({active, schedule, pending}) do
     set = set or redis.call('ZSCORE', key, id) and key
   end
-  if type(token) ~= 'string' or not string.match(token, '^%d+$') then
+  if type(token) ~= 'string' or #token > 15
+    or token ~= '0' and not string.match(token, '^[1-9]%d*$') then
     verdicts[#verdicts + 1] = redis.error_reply('EMQGONE cancel job gone')
   elseif seen[id] or not set then
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE neither waiting nor held')

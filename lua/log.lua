@@ -16,8 +16,8 @@
 local active, job, logs = KEYS[1], KEYS[2], KEYS[3]
 local id, token, line, keep = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-local attempts = redis.call('HGET', job, 'attempts')
-if not attempts then
+local attempts = redis.pcall('HGET', job, 'attempts')
+if type(attempts) ~= 'string' then
   return redis.error_reply('EMQGONE log job gone')
 end
 if attempts ~= token then

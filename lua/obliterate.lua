@@ -27,14 +27,17 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if not redis.call('HGET', meta, 'paused') then
   return redis.error_reply('EMQSTATE not paused')
 end
-if force ~= '1' and redis.call('ZCARD', active) > 0 then
+local held = redis.pcall('ZCARD', active)
+if force ~= '1' and (type(held) ~= 'number' or held > 0) then
   return redis.error_reply('EMQSTATE active jobs present')
 end
 
 local left = batch
 for set = 2, 6 do
-  local ids = left > 0 and redis.call('ZRANGE', KEYS[set], 0, left - 1) or {}
-  if #ids > 0 then
+  local ids = left > 0 and redis.pcall('ZRANGE', KEYS[set], 0, left - 1) or {}
+  if ids.err then
+    redis.call('DEL', KEYS[set])  -- it is no sorted set: there is nothing to go through
+  elseif #ids > 0 then
     local rows = {}
     for _, id in ipairs(ids) do
       rows[#rows + 1] = jobs .. id

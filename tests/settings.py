@@ -5,6 +5,7 @@ import os
 from testproject.settings import *
 
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.probe"]
+MIDDLEWARE = [*MIDDLEWARE, "tests.csp.strict_csp"]
 
 # conftest.py names a file in a private folder. The tests' database is that file, not one in memory,
 # so that a worker process and the test that started it see the same rows.

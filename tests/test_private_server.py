@@ -270,9 +270,11 @@ def test_with_database(url, expected):
 # As a command
 
 
-def run_with_server(*command: str) -> subprocess.Popen[str]:
+def run_with_server(*command: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, module.__file__, "--", *command], stdout=subprocess.PIPE, text=True
+        [sys.executable, module.__file__, *options, "--", *command],
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -291,3 +293,31 @@ def test_a_command_is_asked_to_stop():
         process.terminate()
         assert process.wait(20) == 128 + signal.SIGTERM
     assert not answers(url)
+
+
+INCREMENT = "import os, redis; print(redis.Redis.from_url(os.environ['EMQ_URL']).incr('runs'))"
+
+
+def count_runs(kept: Path) -> str:
+    """How often this has been called, as far as the server knows."""
+    command = (sys.executable, "-c", INCREMENT)
+    with run_with_server(*command, options=("--keep", str(kept))) as process:
+        return process.communicate(timeout=20)[0].strip()
+
+
+def test_what_is_kept_is_there_the_next_time(tmp_path):
+    """What `make serve` shows after `make demo`."""
+    kept = tmp_path / "kept.rdb"
+    assert [count_runs(kept), count_runs(kept)] == ["1", "2"]
+    assert list(tmp_path.iterdir()) == [kept]
+    kept.unlink()
+    assert count_runs(kept) == "1"
+
+
+def test_a_given_server_is_never_told_to_save(their_url, tmp_path):
+    """What goes to its disk is its owner's decision."""
+    assert count_runs(tmp_path / "kept.rdb") == "1"
+    assert count_runs(tmp_path / "kept.rdb") == "1"
+    assert list(tmp_path.iterdir()) == []
+    with contextlib.closing(redis_py.Redis.from_url(their_url)) as client:
+        assert client.get("precious") == b"1"

@@ -26,6 +26,7 @@ from .queues import (
     Minute,
     QueueStats,
     counts,
+    is_known,
     last_hour,
     overview,
     queues,
@@ -36,7 +37,7 @@ from .queues import (
 from .search import Filter, Found, find, walk
 from .server import ScriptFact, ServerFacts, server
 from .trail import Entry, trail
-from .why import Why, explain, why
+from .why import Why, explain, span, why, words
 from .workers import Worker, held, served, workers
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "find",
     "follow",
     "held",
+    "is_known",
     "job",
     "last_hour",
     "load",
@@ -73,6 +75,7 @@ __all__ = [
     "row",
     "served",
     "server",
+    "span",
     "state",
     "stats",
     "totals",
@@ -80,5 +83,6 @@ __all__ = [
     "unique",
     "walk",
     "why",
+    "words",
     "workers",
 ]

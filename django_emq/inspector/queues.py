@@ -57,6 +57,12 @@ def queues(client: Client) -> list[str]:
     return sorted(text(name) for name in client.read(lambda raw: raw.smembers(key)))
 
 
+def is_known(client: Client, queue: str) -> bool:
+    """Whether a queue was ever used on this server."""
+    key = reserve_keys(client.prefix).queues
+    return bool(client.read(lambda raw: raw.sismember(key, queue)))
+
+
 def counts(client: Client, queue: str, sets: Sequence[str] = SETS) -> dict[str, int]:
     """How many jobs each set holds, in one round trip. Raises UnknownSet."""
     keys = queue_keys(queue, client.prefix)

@@ -131,8 +131,8 @@ def _active(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
     else:
         yield (
             _(
-                "It was held by %(worker)s with token %(token)d, but the lease lapsed %(span)s ago. "
-                "The next sweep gives it back."
+                "It was held by %(worker)s with token %(token)d, but the lease lapsed %(span)s "
+                "ago. The next sweep gives it back."
             )
             % facts
         )
@@ -226,8 +226,13 @@ def _failures(detail: JobDetail) -> Iterator[str]:
 
 
 def sentence(entry: Entry) -> str:
-    """One entry of the trail."""
-    words = {
+    """One entry of the trail, with its time."""
+    return f"{clock(entry.at)}: {words(entry)}."
+
+
+def words(entry: Entry) -> str:
+    """What one entry of the trail says."""
+    known = {
         "failed": _("failed with token %(token)s: %(note)s"),
         "died": _("went to the morgue: %(note)s"),
         "buried": _("went to the morgue at its task's own wish: %(note)s"),
@@ -253,9 +258,9 @@ def sentence(entry: Entry) -> str:
         "note": entry.note,
         "count": entry.count,
     }
-    known = words.get(entry.event)
-    told = known % facts if known else f"{entry.event} {entry.note}"
-    return f"{clock(entry.at)}: {told.rstrip(' .:')}."
+    pattern = known.get(entry.event)
+    told = pattern % facts if pattern else f"{entry.event} {entry.note}"
+    return told.rstrip(" .:")
 
 
 def _refusal(entry: Entry, earlier: Sequence[Entry]) -> str:

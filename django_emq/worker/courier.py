@@ -69,7 +69,7 @@ class Courier:
         self.status = 0
         self.stopping = self.finished = False
         self.inbox: SimpleQueue[Claimed | None] = SimpleQueue()
-        self.dropped: set[bytes] = set()  # unstarted jobs whose lease was lost
+        self.dropped: set[Claimed] = set()  # unstarted jobs whose lease was lost
         self.hygiene = Hygiene()
         self.ledger = Ledger(page, options.queues)
         self.loop = LoopRunner(self, range(options.threads, page.slots))
@@ -194,7 +194,7 @@ class Courier:
 
     def _trip(self, want: int) -> None:
         """Settle all outcomes and claim, in one round trip; then claim from the other queues."""
-        outcomes, again = self._unsettled, {o.context.claimed.id for o in self._unsettled}
+        outcomes, again = self._unsettled, {o.context.claimed for o in self._unsettled}
         while True:
             try:
                 outcomes.append(self._outbox.popleft())
@@ -215,9 +215,10 @@ class Courier:
         except EmqError as error:
             self._outage.failed(error)
             return
-        self._unsettled = []
+        left: list[Outcome] = []
         for group, verdicts in zip(groups, answers, strict=False):
-            self._settled(group, verdicts, again)
+            left += self._settled(group, verdicts, again)
+        self._unsettled = left
         if queues:
             self._claim_on(queues, want, answers[-1])
         if not self._unsettled and not self._requests:
@@ -238,25 +239,27 @@ class Courier:
                 groups.append(part)
         return groups
 
-    def _settled(self, group: list[Outcome], verdicts: Any, again: set[bytes]) -> None:
-        if isinstance(verdicts, EmqError):  # this call was not carried out; it is sent again
-            self._unsettled += group
+    def _settled(self, group: list[Outcome], verdicts: Any, again: set[Claimed]) -> list[Outcome]:
+        """Take the verdicts of one call; answers the outcomes that must be sent again."""
+        if isinstance(verdicts, EmqError):  # this call was not carried out
             self._outage.failed(verdicts)
-            return
+            return group
+        left = []
         for outcome, verdict in zip(group, verdicts, strict=True):
-            job_id = outcome.context.claimed.id
+            job = outcome.context.claimed
             if isinstance(verdict, ServerError):
-                self._unsettled.append(outcome)
+                left.append(outcome)
                 self._outage.failed(verdict)
                 continue
-            self.ledger.strike(job_id)
+            self.ledger.strike(job)
             if outcome.verb in BACK:
                 self._dry = False
             gone = verdict == 0 or isinstance(verdict, JobGone)
-            if gone and job_id in again:
+            if gone and job in again:
                 verdict = 1  # the first sending did it; its reply was lost
             if verdict != 1 or logger.isEnabledFor(logging.DEBUG):
                 report(outcome, verdict)
+        return left
 
     def _claim(self, way: Client | Batch, queue: str, count: int) -> Claims:
         """Claim, under the same name as before while the answer of that is unknown."""
@@ -313,8 +316,8 @@ class Courier:
             self.stop()
         if self.page.command != RUN:
             self.stop(now_=self.page.command == STOP_NOW)
-        for job_id in self.page.lost():
-            self._lost(job_id)
+        for lost in self.page.lost():
+            self._lost(*lost)
         if not self.supervisor and now - self._extended_at >= self._extend_every:
             self._extend(now)
         self.ledger.compact()
@@ -332,26 +335,27 @@ class Courier:
                     verdicts = scripts.extend(
                         self.client, queue, part, lease_ms=self.options.lease_ms
                     )
-                    for (job_id, _), verdict in zip(part, verdicts, strict=True):
+                    for item, verdict in zip(part, verdicts, strict=True):
                         if isinstance(verdict, Refused):
-                            self._lost(job_id)
+                            self._lost(*item)
             self._extended_at = now
         except EmqError as error:
             self._outage.failed(error)
 
-    def _lost(self, job_id: bytes) -> None:
+    def _lost(self, job_id: bytes, token: int) -> None:
         """A lease was lost: tell the run, or see to it that it never starts."""
-        if job_id not in self.ledger.jobs:
+        job = self.ledger.find(job_id, token)
+        if job is None:
             return
         for runner in self.runners:
             context = runner.running
-            if context is not None and context.claimed.id == job_id:
+            if context is not None and context.claimed is job:
                 context.lost = True
                 logger.info("lease lost: %r goes on, but cannot settle", context)
                 return
-        if not self.loop.cancel(job_id):
-            self.dropped.add(job_id)
-            self.ledger.strike(job_id)
+        if not self.loop.cancel(job):
+            self.dropped.add(job)
+            self.ledger.strike(job)
 
     def _signalled(self, number: int) -> None:
         if number not in (signal.SIGTERM, signal.SIGINT):
@@ -380,7 +384,7 @@ class Courier:
                 job = self.inbox.get_nowait()
             except Empty:
                 return
-            if job is not None and job.id not in self.dropped:
+            if job is not None and job not in self.dropped:
                 self._outbox.append(Outcome("release", self._context(job)))
 
     def _context(self, job: Claimed) -> JobContext:
@@ -388,12 +392,15 @@ class Courier:
 
     def _abandon(self) -> None:
         """The grace is over: hand back what runs, and leave."""
-        settled = {outcome.context.claimed.id for outcome in (*self._outbox, *self._unsettled)}
-        for job in list(self.ledger.jobs.values()):
-            if job.id not in settled:
+        settled = {outcome.context.claimed for outcome in (*self._outbox, *self._unsettled)}
+        for job in list(self.ledger.jobs):
+            if job not in settled:
                 logger.warning("job %s still runs; handing it back", job.id.decode())
                 self._outbox.append(Outcome("release", self._context(job)))
         self.finished = True
-        if self._outbox or self._unsettled:
+        if self._outbox or self._unsettled or self._requests:
+            self._trip(0)
+            self._hand_back()  # what a claim was given whose answer had been lost
+        if self._outbox:
             self._trip(0)
         self.leave(self.status)

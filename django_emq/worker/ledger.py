@@ -16,7 +16,7 @@ class Ledger:
     """
 
     def __init__(self, page: Page, queues: tuple[str, ...]) -> None:
-        self.jobs: dict[bytes, Claimed] = {}
+        self.jobs: set[Claimed] = set()
         self._page = page
         self._numbers = {queue: number for number, queue in enumerate(queues)}
         self._lots: list[tuple[bytes, list[Claimed]]] = []  # a line of the page, and its jobs
@@ -26,22 +26,24 @@ class Ledger:
 
     def add(self, queue: str, claims: Claims) -> None:
         """Enter the jobs of a claim, and publish them before any of them can start."""
-        jobs = self.jobs
-        for job in claims.jobs:
-            jobs[job.id] = job
-        self._lots = [lot for lot in self._lots if any(job.id in jobs for job in lot[1])]
+        self._lots = [lot for lot in self._lots if not self.jobs.isdisjoint(lot[1])]
+        self.jobs.update(claims.jobs)
         self._lots.append((b"%d %b" % (self._numbers[queue], claims.receipt), claims.jobs))
         self._publish()
 
-    def strike(self, job_id: bytes) -> None:
+    def strike(self, job: Claimed) -> None:
         """Take out a job that is settled or lost."""
-        self.jobs.pop(job_id, None)
+        self.jobs.discard(job)
+
+    def find(self, job_id: bytes, token: int) -> Claimed | None:
+        """The held job of this id and token."""
+        return next((j for j in self.jobs if j.id == job_id and j.token == token), None)
 
     def compact(self) -> None:
         """Leave out what is settled, so that a long job does not keep its whole claim in sight."""
         lots = []
         for line, jobs in self._lots:
-            left = [job for job in jobs if job.id in self.jobs]
+            left = [job for job in jobs if job in self.jobs]
             if len(left) < len(jobs) and left:
                 number = self._numbers[left[0].queue]
                 line = b"%d -" % number + b"".join(b" %b:%d" % (j.id, j.token) for j in left)
@@ -53,7 +55,7 @@ class Ledger:
 
     def by_queue(self) -> dict[str, list[tuple[bytes, int]]]:
         """Ids and tokens of all held jobs."""
-        return group((job.queue, job.id, job.token) for job in self.jobs.values())
+        return group((job.queue, job.id, job.token) for job in self.jobs)
 
     def _publish(self) -> None:
         held = b"\n".join([line for line, _ in self._lots])

@@ -61,13 +61,13 @@ class Page:
         at = slot * ID_SIZE
         self._ids[at : at + ID_SIZE] = job_id.ljust(ID_SIZE, b"\0")
 
-    def lost(self) -> list[bytes]:
-        """Ids whose lease the supervisor found lost since the last call."""
+    def lost(self) -> list[tuple[bytes, int]]:
+        """Ids and tokens whose lease the supervisor found lost since the last call."""
         count = self._ints[_LOST_COUNT]
         if count == self._lost_seen:
             return []
         self._lost_seen = count
-        return bytes(self._lost[: self._ints[_LOST_BYTES]]).split()
+        return _pairs(bytes(self._lost[: self._ints[_LOST_BYTES]]).split())
 
     @property
     def command(self) -> int:
@@ -100,9 +100,7 @@ class Page:
         found = []
         for line in held.splitlines():
             queue, _, *jobs = line.split(b" ")
-            for job in jobs:
-                job_id, _, token = job.partition(b":")
-                found.append((int(queue), job_id, int(token)))
+            found += [(int(queue), job_id, token) for job_id, token in _pairs(jobs)]
         return found
 
     def started(self) -> set[bytes]:
@@ -115,9 +113,9 @@ class Page:
         """Tell the child to stop."""
         self._ints[_COMMAND] = command
 
-    def tell_lost(self, ids: list[bytes]) -> None:
+    def tell_lost(self, jobs: list[tuple[bytes, int]]) -> None:
         """Tell the child which leases were lost. What does not fit is told the next time."""
-        text = b" ".join(ids[: LOST_SIZE // ID_SIZE])
+        text = b" ".join(b"%b:%d" % job for job in jobs[: LOST_SIZE // (2 * ID_SIZE)])
         self._lost[: len(text)] = text
         self._ints[_LOST_BYTES] = len(text)
         self._ints[_LOST_COUNT] += 1
@@ -135,3 +133,9 @@ class Page:
         """How many jobs the child has run since the last call."""
         jobs, self._jobs_seen = self._ints[_JOBS] - self._jobs_seen, self._ints[_JOBS]
         return jobs
+
+
+def _pairs(jobs: list[bytes]) -> list[tuple[bytes, int]]:
+    """Ids and tokens; what is not ``<id>:<token>`` comes from a stranger's id and is left out."""
+    pairs = (job.rpartition(b":") for job in jobs)
+    return [(job_id, int(token)) for job_id, _, token in pairs if token.isdigit()]

@@ -27,7 +27,7 @@ class Desk(Protocol):
     inbox: SimpleQueue[Claimed | None]
     page: Page
     hygiene: Hygiene
-    dropped: set[bytes]
+    dropped: set[Claimed]
 
     def deliver(self, outcome: Outcome) -> None:
         """Take an outcome to be settled."""
@@ -68,8 +68,8 @@ class Runner:
                 job = desk.inbox.get()
             if job is None:
                 break
-            if job.id in desk.dropped:
-                desk.dropped.discard(job.id)
+            if job in desk.dropped:
+                desk.dropped.discard(job)
                 continue
             self.run_one(job)
         desk.hygiene.leave()
@@ -118,7 +118,7 @@ class LoopRunner:
     def __init__(self, desk: Desk, slots: range) -> None:
         self.desk = desk
         self.limit = len(slots)
-        self.running: dict[bytes, tuple[JobContext, asyncio.Task[None]]] = {}
+        self.running: dict[Claimed, tuple[JobContext, asyncio.Task[None]]] = {}
         self._slots = deque(slots)
         self._room = threading.Semaphore(self.limit)
         self._ready: deque[tuple[JobContext, Call, AnyTask]] = deque()
@@ -140,9 +140,9 @@ class LoopRunner:
             self._called = True
             loop.call_soon_threadsafe(self._pump)
 
-    def cancel(self, job_id: bytes) -> bool:
+    def cancel(self, claimed: Claimed) -> bool:
         """Cancel a running job whose lease was lost; answers whether it runs here."""
-        found = self.running.get(job_id)
+        found = self.running.get(claimed)
         if found is None or self._loop is None:
             return False
         context, task = found
@@ -178,7 +178,7 @@ class LoopRunner:
         while self._ready:
             context, call, task = self._ready.popleft()
             job = loop.create_task(self._attempt(context, call, task), context=Context())
-            self.running[context.claimed.id] = (context, job)
+            self.running[context.claimed] = (context, job)
 
     async def _attempt(self, context: JobContext, call: Call, task: AnyTask) -> None:
         started = monotonic()
@@ -190,7 +190,7 @@ class LoopRunner:
         except BaseException as error:  # as in Runner: the outcome of its job
             outcome = failed(context, task, error)
         finally:
-            self.running.pop(context.claimed.id, None)
+            self.running.pop(context.claimed, None)
             self._slots.append(slot)
             self._room.release()
         if self.desk.hygiene.strangers:

@@ -233,7 +233,7 @@ class Supervisor:
     def _extend(self, now: float) -> None:
         """Extend what the children hold, and tell them what they have lost."""
         for child in self._living():
-            lost: list[bytes] = []
+            lost: list[tuple[bytes, int]] = []
             names = self.options.queues
             held = group(
                 (names[queue], job_id, token) for queue, job_id, token in child.page.held()
@@ -245,8 +245,8 @@ class Supervisor:
                         self.client, queue, part, lease_ms=self.options.lease_ms
                     )
                     lost += [
-                        job_id
-                        for (job_id, _), verdict in zip(part, verdicts, strict=True)
+                        job
+                        for job, verdict in zip(part, verdicts, strict=True)
                         if isinstance(verdict, Refused)
                     ]
             child.page.extended(now)

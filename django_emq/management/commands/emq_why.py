@@ -53,8 +53,9 @@ class Command(EmqCommand):
         found = inspector.locate(client, job_id, known)
         if not found:
             raise JobGone(
-                f"None of the {len(known)} queues has a job {job_id!r}: it was completed, discarded "
-                "or removed, or never existed. With --queue the queue's trail is looked at too."
+                f"None of the {len(known)} queues has a job {job_id!r}: it was completed, "
+                "discarded or removed, or never existed. With --queue the queue's trail is looked "
+                "at too."
             )
         return found[0]
 

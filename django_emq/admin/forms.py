@@ -1,0 +1,72 @@
+"""The editor of a payload: arguments as JSON, secrets hidden and kept."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from ..conf import settings
+from ..exceptions import EmqError
+from ..jobs import Call, decode, encode
+from .arguments import MASK, pretty, restore, shown
+
+
+class PayloadForm(forms.Form):
+    """Positional and named arguments of a job. The task itself cannot be changed.
+
+    :ivar payload: the new payload, once the form is valid.
+    """
+
+    args = forms.JSONField(
+        label=_("Positional arguments"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}),
+        help_text=_("A JSON list."),
+    )
+    kwargs = forms.JSONField(
+        label=_("Named arguments"),
+        required=False,
+        widget=forms.Textarea(attrs={"rows": 10, "spellcheck": "false"}),
+        help_text=_("A JSON object. Values shown as %(mask)s are kept as they are.")
+        % {"mask": MASK},
+    )
+    payload: str
+
+    def __init__(self, old: bytes, data: Any = None) -> None:
+        try:
+            self.call = decode(old)
+            self.body: dict[str, Any] = json.loads(old)
+        except ValueError:
+            self.call, self.body = Call("", [], {}), {}
+        call = shown(self.call, settings().redact)
+        super().__init__(data, initial={"args": pretty(call.args), "kwargs": pretty(call.kwargs)})
+        for field in ("args", "kwargs"):
+            self.initial[field] = json.loads(self.initial[field])
+
+    def clean(self) -> dict[str, Any]:
+        """Put the hidden values back, and check that the queue would take these arguments."""
+        cleaned = super().clean() or {}
+        if self.errors:
+            return cleaned
+        args, kwargs = cleaned.get("args") or [], cleaned.get("kwargs") or {}
+        if not self.call.task:
+            raise forms.ValidationError(_("This payload cannot be read, so it cannot be edited."))
+        if not isinstance(args, list):
+            self.add_error("args", _("Give a JSON list."))
+        if not isinstance(kwargs, dict):
+            self.add_error("kwargs", _("Give a JSON object."))
+        if self.errors:
+            return cleaned
+        args, kwargs = restore(args, self.call.args), restore(kwargs, self.call.kwargs)
+        limit = settings().max_payload
+        try:
+            body = json.loads(encode(self.call.task, args, kwargs, limit=limit))
+        except EmqError as error:
+            raise forms.ValidationError(str(error)) from error
+        # What else the payload says, options for instance, stays.
+        rest = {name: value for name, value in self.body.items() if name not in ("args", "kwargs")}
+        self.payload = json.dumps({**rest, **body}, separators=(",", ":"))
+        return cleaned

@@ -1,0 +1,65 @@
+"""What the page of a job shows, made from what was read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from .. import inspector
+from ..conf import settings
+from ..inspector import JobDetail, Worker
+from ..jobs import Call, decode
+from .arguments import hide, pretty, shown
+
+# Fields of the row that the page shows in places of their own.
+ELSEWHERE = {"traceback", "result", "last_error", "payload", "progress", "logs"}
+BAD = {"refused", "failed", "died", "buried", "stalled", "reaped"}
+
+
+def describe(detail: JobDetail, workers: Sequence[Worker]) -> dict[str, Any]:
+    """The context of the page."""
+    row = detail.row
+    why = inspector.explain(detail, workers)
+    call, damage = _call(row.payload)
+    return {
+        "row": row,
+        "state": detail.state,
+        "why": why,
+        "call": call,
+        "damage": damage,
+        "payload": pretty({"args": call.args, "kwargs": call.kwargs}) if call else "",
+        "fields": sorted((n, v) for n, v in row.fields.items() if n not in ELSEWHERE),
+        "traceback": row.fields.get("traceback", ""),
+        "result": _result(row.fields.get("result", "")),
+        "progress": row.fields.get("progress", ""),
+        "percent": _percent(row.fields.get("progress", "")),
+        "logs": detail.logs,
+        "timeline": [(one, inspector.words(one), one.event in BAD) for one in detail.trail[::-1]],
+    }
+
+
+def _call(payload: bytes | None) -> tuple[Call | None, str]:
+    """The call with its secrets hidden, or why there is none."""
+    if payload is None:
+        return None, ""
+    try:
+        return shown(decode(payload), settings().redact), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _result(text: str) -> str:
+    try:
+        return pretty(hide(json.loads(text), settings().redact)) if text else ""
+    except (ValueError, RecursionError):
+        return text
+
+
+def _percent(text: str) -> float | None:
+    """How far a job is, for a bar: a number from 0 to 100, with or without a percent sign."""
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        return None
+    return value if 0 <= value <= 100 else None

@@ -1,0 +1,235 @@
+"""Pages of the queues: all of them, one with its sets, one job, and the payload's editor."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.contrib.admin.utils import quote
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from .. import inspector, scripts
+from ..exceptions import JobGone, Refused
+from ..inspector import SETS, Filter, Mark
+from .acting import AGES, Acting, filter_fields, read_filter
+from .base import client, usable
+from .chart import chart
+from .forms import PayloadForm
+from .jobs import describe
+
+if TYPE_CHECKING:
+    from django.urls import URLPattern
+
+QUEUES_MAX = 100  # on one page
+ROWS = 50  # jobs on one page
+EDITABLE = ("pending", "schedule", "dead")
+
+
+class QueueAdmin(Acting):
+    """Queues and jobs."""
+
+    def get_urls(self) -> list[URLPattern]:
+        route = self.route
+        return [
+            route("", self.queues, "changelist"),
+            route("<str:queue>/act/", self.act, "act", "POST"),
+            route("<str:queue>/pause/", self.pause, "pause", "POST", permission="pause_queue"),
+            route("<str:queue>/job/<str:job_id>/", self.job, "job"),
+            route(
+                "<str:queue>/job/<str:job_id>/edit/",
+                self.edit,
+                "edit",
+                *("GET", "HEAD", "POST"),
+                permission="edit_job",
+            ),
+            route("<str:queue>/", self.jobs, "change"),
+            route("<str:queue>/<str:name>/", self.jobs, "set"),
+        ]
+
+    # -- all queues ---------------------------------------------------------------------------
+
+    def queues(self, request: HttpRequest) -> HttpResponse:
+        """All queues with their figures, and the search for a job."""
+        names, strange = usable(inspector.queues(client()))
+        wanted = request.GET.get("q", "").strip()
+        if wanted and (found := self._find(request, wanted, names)):
+            return found
+        pages = max((len(names) + QUEUES_MAX - 1) // QUEUES_MAX, 1)
+        number = _page(request, pages)
+        shown = names[(number - 1) * QUEUES_MAX : number * QUEUES_MAX]
+        stats = inspector.overview(client(), shown)
+        listening = inspector.workers(client())
+        return self.render(
+            request,
+            "queues",
+            title=_("Queues"),
+            queues=[(one, len(inspector.served(listening, one.queue))) for one in stats],
+            totals={name: sum(one.counts[name] for one in stats) for name in SETS},
+            workers=len(listening),
+            chart=chart(inspector.last_hour(client(), shown)),
+            strange=strange,
+            query=wanted,
+            number=number,
+            pages=pages,
+            may_pause=self.may(request, "pause_queue"),
+        )
+
+    def _find(self, request: HttpRequest, job_id: str, names: list[str]) -> HttpResponse | None:
+        """The page of the job that was searched for, or a message."""
+        found = inspector.locate(client(), job_id, names)
+        if found:
+            return HttpResponseRedirect(self._url("job", queue=found[0], job_id=job_id))
+        messages.warning(
+            request,
+            _("No queue has a job '%(id)s': it was completed, discarded or removed.")
+            % {"id": job_id[:100]},
+        )
+        return None
+
+    def pause(self, request: HttpRequest, queue: str) -> HttpResponse:
+        """Pause or resume a queue, as the form says, and go back to it."""
+        self.queue(queue)
+        by = request.user.get_username()
+        request.emq_sent = 0  # type: ignore[attr-defined]
+        if request.POST.get("to") == "resume":
+            changed = scripts.resume(client(), queue, by=by)
+            told = _("Queue '%(queue)s' was resumed.") if changed else _("It was not paused.")
+        else:
+            why = request.POST.get("why", "").strip()[:200]
+            changed = scripts.pause(client(), queue, by=by, why=why)
+            told = _("Queue '%(queue)s' is paused.") if changed else _("It was paused before.")
+        told = told % {"queue": queue}
+        if changed:
+            self.log(request, queue, told)
+        messages.add_message(request, messages.SUCCESS if changed else messages.WARNING, told)
+        if request.POST.get("next") == "queues":
+            return HttpResponseRedirect(self._url("changelist"))
+        return HttpResponseRedirect(self._url("change", queue=queue))
+
+    # -- one queue ----------------------------------------------------------------------------
+
+    def jobs(self, request: HttpRequest, queue: str, name: str = "") -> HttpResponse:
+        """One set of a queue, filtered or page by page."""
+        self.queue(queue)
+        wanted = request.GET.get("q", "").strip()
+        if wanted and (found := self._find(request, wanted, [queue])):
+            return found
+        stats = inspector.stats(client(), queue)
+        if name and name not in SETS:
+            raise Http404(_("There is no set '%(name)s'.") % {"name": name})
+        name = name or next((one for one in SETS if stats.counts[one]), "pending")
+        newest = request.GET.get("order", "new" if name in ("dead", "done") else "old") == "new"
+        filtered = read_filter(request.GET)
+        listed = self._listed(request, queue, name, filtered, newest)
+        return self.render(
+            request,
+            "queue",
+            title=queue,
+            queue=queue,
+            stats=stats,
+            set=name,
+            newest=newest,
+            tabs=[(one, stats.counts[one]) for one in SETS],
+            wanted=filtered,
+            ages=AGES,
+            buttons=self.buttons(request, name),
+            query=wanted,
+            fields=filter_fields(filtered),
+            chart=chart(inspector.last_hour(client(), [queue])),
+            workers=inspector.served(inspector.workers(client()), queue),
+            trail=inspector.trail(client(), queue, count=10),
+            may_pause=self.may(request, "pause_queue"),
+            **listed,
+        )
+
+    def _listed(
+        self, request: HttpRequest, queue: str, name: str, wanted: Filter, newest: bool
+    ) -> dict[str, Any]:
+        """The rows of a page, and how to get to the next one."""
+        if not wanted:
+            page = inspector.page(
+                client(), queue, name, _page(request, None), size=ROWS, newest=newest
+            )
+            return {"rows": page.rows, "page": page, "found": None}
+        after = _read_mark(request.GET.get("after", ""))
+        found = inspector.find(client(), queue, name, wanted, after=after, newest=newest, size=ROWS)
+        there = found.next and json.dumps(list(found.next))
+        return {"rows": found.rows, "page": None, "found": found, "after": there}
+
+    # -- one job ------------------------------------------------------------------------------
+
+    def job(self, request: HttpRequest, queue: str, job_id: str) -> HttpResponse:
+        """Everything about one job."""
+        detail = self._detail(queue, job_id)
+        place = detail.row.set or ("lost" if detail.state == "unknown" else "")
+        return self.render(
+            request,
+            "job",
+            title=_("Job %(id)s") % {"id": job_id},
+            queue=queue,
+            buttons=self.buttons(request, place),
+            place=place,
+            may_edit=detail.row.set in EDITABLE and self.may(request, "edit_job"),
+            **describe(detail, inspector.workers(client())),
+        )
+
+    def edit(self, request: HttpRequest, queue: str, job_id: str) -> HttpResponse:
+        """The arguments of a job that waits or is dead, to change them."""
+        row = self._detail(queue, job_id).row
+        if row.set not in EDITABLE or row.payload is None:
+            messages.warning(request, _("Only waiting and dead jobs can be edited."))
+            return HttpResponseRedirect(self._url("job", queue=queue, job_id=job_id))
+        form = PayloadForm(row.payload, request.POST if request.method == "POST" else None)
+        if form.is_valid():
+            by = request.user.get_username()
+            request.emq_sent = 0  # type: ignore[attr-defined]
+            try:
+                scripts.update(client(), queue, job_id, form.payload, by=by)
+            except Refused as refusal:
+                messages.error(request, _("Nothing was changed: %(why)s") % {"why": refusal})
+            else:
+                told = _("The payload of job %(id)s was changed.") % {"id": job_id}
+                self.log(request, queue, told)
+                messages.success(request, told)
+            return HttpResponseRedirect(self._url("job", queue=queue, job_id=job_id))
+        return self.render(
+            request,
+            "edit",
+            title=_("Edit job %(id)s") % {"id": job_id},
+            queue=queue,
+            job_id=job_id,
+            row=row,
+            form=form,
+        )
+
+    def _detail(self, queue: str, job_id: str) -> inspector.JobDetail:
+        self.queue(queue)
+        try:
+            return inspector.job(client(), queue, job_id)
+        except JobGone as gone:
+            raise Http404(str(gone)) from gone
+
+    def _url(self, view: str, **names: str) -> str:
+        kwargs = {name: quote(value) for name, value in names.items()}
+        return reverse(
+            f"admin:django_emq_queue_{view}", kwargs=kwargs, current_app=self.admin_site.name
+        )
+
+
+def _page(request: HttpRequest, pages: int | None) -> int:
+    """The number of the page that is asked for; 1 for what is no number."""
+    text = request.GET.get("p", "1")
+    number = int(text) if text.isdecimal() and len(text) < 10 else 1
+    return max(min(number, pages or number), 1)
+
+
+def _read_mark(text: str) -> Mark | None:
+    """A place in a set, from a link; None for what is none."""
+    try:
+        score, job_id = json.loads(text)
+        return Mark(float(score), str(job_id))
+    except (TypeError, ValueError):
+        return None

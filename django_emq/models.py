@@ -1,0 +1,90 @@
+"""What the admin and its permissions hang on. There are no tables: the queue lives on its server.
+
+A permission is a row of Django's own; the pages of `django_emq.admin` check them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class NoRows(models.Manager[Any]):
+    """Answers no rows, so that dumpdata and the like do not look for a table."""
+
+    def get_queryset(self) -> models.QuerySet[Any]:
+        return super().get_queryset().none()
+
+
+class Queue(models.Model):
+    """Queues and their jobs."""
+
+    objects = NoRows()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = (
+            ("requeue_job", _("Can requeue jobs")),
+            ("remove_job", _("Can remove jobs")),
+            ("cancel_job", _("Can cancel jobs")),
+            ("edit_job", _("Can edit the payload of jobs")),
+            ("pause_queue", _("Can pause and resume queues")),
+        )
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+
+    def __str__(self) -> str:
+        return str(self._meta.verbose_name)
+
+
+class Morgue(models.Model):
+    """The dead jobs of all queues, grouped."""
+
+    objects = NoRows()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+        verbose_name = _("morgue")
+        verbose_name_plural = _("morgue")
+
+    def __str__(self) -> str:
+        return str(self._meta.verbose_name)
+
+
+class Worker(models.Model):
+    """The workers."""
+
+    objects = NoRows()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+        permissions = (("control_worker", _("Can quiet and stop workers")),)
+        verbose_name = _("worker")
+        verbose_name_plural = _("workers")
+
+    def __str__(self) -> str:
+        return str(self._meta.verbose_name)
+
+
+class Server(models.Model):
+    """The server that the queues live on."""
+
+    objects = NoRows()
+
+    class Meta:
+        managed = False
+        base_manager_name = "objects"
+        default_permissions = ("view",)
+        verbose_name = _("server")
+        verbose_name_plural = _("server")
+
+    def __str__(self) -> str:
+        return str(self._meta.verbose_name)

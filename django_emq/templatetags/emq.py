@@ -1,0 +1,57 @@
+"""Template filters of the admin pages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.utils.translation import gettext_lazy as _
+
+from .. import inspector
+from ..admin.arguments import line
+from ..conf import settings
+
+register = template.Library()
+
+SETS = {
+    "pending": _("Pending"),
+    "active": _("Active"),
+    "schedule": _("Scheduled"),
+    "dead": _("Dead"),
+    "done": _("Done"),
+    "scheduled": _("Scheduled"),
+    "unknown": _("In no set"),
+    "absent": _("Gone"),
+}
+
+
+@register.filter
+def emq_set(name: str) -> Any:
+    """The heading of a set, or of a job's state."""
+    return SETS.get(name, name)
+
+
+@register.filter
+def emq_span(seconds: float | None) -> str:
+    """Seconds for people: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+    return "-" if seconds is None else inspector.span(float(seconds))
+
+
+@register.filter
+def emq_arguments(row: inspector.JobRow) -> str:
+    """The arguments of a job in one short line, secrets hidden."""
+    call = row.call
+    return line(call, settings().redact) if call else ""
+
+
+@register.filter
+def emq_since(at: datetime | None, now_ms: int) -> str:
+    """How long ago something was, by the server's clock."""
+    return "-" if at is None else inspector.span(max(now_ms / 1000 - at.timestamp(), 0.0))
+
+
+@register.filter
+def emq_words(entry: inspector.Entry) -> str:
+    """What an entry of the trail says."""
+    return inspector.words(entry)

@@ -1,0 +1,154 @@
+"""Reapers: many at once, killed half-way, of other queues, without any of them."""
+
+import random
+import threading
+import time
+from contextlib import ExitStack
+
+import django_emq as emq
+from django_emq import inspector, scripts
+from django_emq.connections import connect
+from django_emq.keys import queue_keys
+from django_emq.reaper import Reaper
+from tests.conformance.wire import books_balance
+from tests.helpers import QUEUE
+from tests.probe import tasks
+from tests.processes import Worker, manage, wait_until
+
+
+def lapse(client, queue, count, lease_ms=1):
+    """Enqueue and claim so many jobs by a worker that is lost; all their ids."""
+    made = emq.enqueue_many(tasks.mark.using(queue=queue).job(i) for i in range(count))
+    for start in range(0, count, 1000):
+        scripts.claim(
+            client, queue, worker="lost", request=str(start), lease_ms=lease_ms, count=1000
+        )
+    return [job.id for job in made]
+
+
+def test_five_reapers_at_once(client, queue):
+    """B23: 5,000 lapsed leases are taken back once each, whoever does it."""
+    with ExitStack() as stack:
+        reapers = [
+            stack.enter_context(
+                Worker(queue, "--interval", "0.05", "--batch", "20", command="emq_reaper")
+            )
+            for _ in range(5)
+        ]
+        for reaper in reapers:
+            reaper.wait_for("reaper ready")
+        # The leases end together, under the eyes of all five.
+        ids = lapse(client, queue, 5000, lease_ms=1500)
+        wait_until(lambda: inspector.counts(client, queue)["active"] == 0)
+        for reaper in reapers:
+            reaper.terminate()
+            assert reaper.wait() == 0
+        shares = [int(r.output.partition("reaped ")[2].split(",")[0]) for r in reapers]
+    pending = client.raw.zrange(queue_keys(queue).pending, 0, -1)
+    assert sorted(i.decode() for i in pending) == sorted(ids)
+    assert inspector.totals(client, queue)["reaped"] == sum(shares) == 5000
+    assert sum(share > 0 for share in shares) > 1, shares
+    assert set(books_balance(client, queue).values()) == {1}
+
+
+def test_a_reaper_killed_in_the_middle(client, queue):
+    """B10: at every kill each job is in exactly one set; in the end all are pending."""
+    ids = lapse(client, queue, 1000)
+    dice = random.Random(10)
+    back = 0
+    for _ in range(8):
+        with Worker(queue, "--interval", "0.05", "--batch", "1", command="emq_reaper") as reaper:
+            wait_until(lambda: inspector.counts(client, queue)["pending"] > back)
+            time.sleep(dice.random() * 0.01)  # a random moment of its sweep
+            reaper.kill_all()
+            reaper.wait()
+        assert set(books_balance(client, queue)) == set(ids)
+        back = inspector.counts(client, queue)["pending"]
+    assert 8 <= back < 1000, "the kills did not hit the sweep"
+    assert manage("emq_reaper", "--once", queue).returncode == 0
+    assert inspector.counts(client, queue)["pending"] == 1000
+    assert inspector.counts(client, queue)["active"] == 0
+    assert set(books_balance(client, queue).values()) == {1}
+
+
+def test_fresh_jobs_are_not_swept(probe, client):
+    """B25: a reaper without pause beside two busy workers takes nothing back."""
+    stop = threading.Event()
+
+    def sweep():
+        own = connect()
+        reaper = Reaper(own, (QUEUE,), interval=1)
+        while not stop.is_set():
+            reaper.sweep(QUEUE)
+        own.close()
+
+    emq.enqueue_many(tasks.mark.job(i) for i in range(5000))
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        with Worker("--lease", "30"), Worker("--lease", "30", "--threads", "2"):
+            wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 5000)
+    finally:
+        stop.set()
+        sweeper.join()
+    assert inspector.totals(client, QUEUE).get("reaped", 0) == 0
+    assert sorted(map(int, probe.marks())) == list(range(5000))
+
+
+def test_a_reaper_minds_its_own_queues(client):
+    """B37: one queue's reaper leaves the others alone; one for all sweeps by their own leases."""
+    (ours,) = lapse(client, "qa", 1)
+    (long,) = lapse(client, "qb", 1, lease_ms=60_000)
+    unknown = emq.enqueue("tests.probe.tasks.mark", "x")
+    row = queue_keys(QUEUE).job(unknown.id)
+    client.raw.hset(row, "payload", '{"task":"shop.tasks.gone"}')
+    scripts.claim(client, QUEUE, worker="lost", request="1", lease_ms=1)
+    assert "reaped 1, dead 0" in manage("emq_reaper", "qa", "--once").stdout
+    assert inspector.state(client, "qa", ours) == "pending"
+    assert inspector.state(client, "qb", long) == "active"
+    assert inspector.state(client, QUEUE, unknown.id) == "active"
+    assert "reaped 1, dead 0" in manage("emq_reaper", "--once").stdout
+    assert inspector.state(client, "qb", long) == "active"
+    assert inspector.state(client, QUEUE, unknown.id) == "pending"
+    scripts.extend(client, "qb", [(long, 1)], lease_ms=0)
+    assert "reaped 1, dead 0" in manage("emq_reaper", "--once").stdout
+    assert inspector.state(client, "qb", long) == "pending"
+
+
+def test_a_reaper_outlives_its_server(client, lone, proxy):
+    """It says once that the server is away, once that it is back, and goes on sweeping."""
+    with Worker("--interval", "0.1", command="emq_reaper", EMQ_URL=proxy.url) as reaper:
+        reaper.wait_for("reaper ready: all queues")
+        proxy.refuse()
+        reaper.wait_for("trying again")
+        time.sleep(0.5)  # this is how long the server is away
+        lapse(client, QUEUE, 3)
+        proxy.allow()
+        reaper.wait_for("the server is back")
+        wait_until(lambda: inspector.counts(client, QUEUE)["pending"] == 3)
+        reaper.terminate()
+        assert reaper.wait() == 0
+    assert reaper.output.count("trying again") == 1
+    assert "reaped 3, dead 0" in reaper.output
+
+
+def test_lost_too_often_is_told_as_an_error(client, queue):
+    """The morgue's newcomers are in the reaper's log, with queue and id."""
+    task = tasks.mark.using(queue=queue, max_stalls=1)
+    job = task.enqueue("a")
+    scripts.claim(client, queue, worker="lost", request="1", lease_ms=1)
+    done = manage("emq_reaper", "--once", queue)
+    assert "reaped 0, dead 1" in done.stdout
+    (line,) = [line for line in done.stderr.splitlines() if job.id in line]
+    assert "ERROR" in line
+    assert queue in line
+
+
+def test_batches_are_swept_whole(client, queue):
+    """More jobs than one step may move are moved in several: 1,200 due, 1,200 lapsed."""
+    lapse(client, queue, 1200)
+    due = tasks.mark.using(queue=queue, run_in=0.001)
+    emq.enqueue_many(due.job(i) for i in range(1200))
+    done = manage("emq_reaper", "--once", queue)
+    assert "reaped 1200, dead 0, promoted 1200" in done.stdout
+    assert inspector.counts(client, queue)["pending"] == 2400
