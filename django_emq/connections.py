@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
 from importlib import import_module, resources
 from typing import Any, TypeVar
@@ -109,6 +109,7 @@ class Client:
         self.trail_max = 0 if trail == "off" else TRAIL_MAX
         self.trail_all = TRAIL_MAX if trail == "all" else 0
         self.known_queues: set[str] = set()
+        self._warm: set[str] = set()
         errors = import_module(type(raw).__module__.split(".")[0] + ".exceptions")
         self.noscript: type[Exception] = errors.NoScriptError
         #: What the client package raises: catch it where `raw` is used, and pass it to `failed`.
@@ -119,20 +120,35 @@ class Client:
 
         Raises an EmqError. Errors inside an array are left to `parse`, which makes the answer.
         """
-        call = ("EVALSHA", script.sha, len(keys), *keys, *args)
+        rest = (len(keys), *keys, *args)
         try:
-            try:
-                reply = self.raw.execute_command(*call)
-                if isinstance(reply, self.noscript):
-                    raise reply
-            except self.noscript:
+            reply = self._ask("EVALSHA", script.sha, *rest)
+            if isinstance(reply, self.noscript):
                 self.raw.execute_command("SCRIPT LOAD", script.source)
-                reply = self.raw.execute_command(*call)
+                reply = self._ask("EVALSHA", script.sha, *rest)
+            if isinstance(reply, self.noscript):  # somebody empties the cache meanwhile
+                reply = self._ask("EVAL", script.source, *rest)
         except self.failures as error:
             raise self.failed(error) from error
         if isinstance(reply, Exception):
             raise typed(reply)
         return parse(reply)
+
+    def _ask(self, *command: Any) -> Any:
+        try:
+            return self.raw.execute_command(*command)
+        except self.noscript as error:
+            return error
+
+    def warm(self, scripts: Iterable[Script]) -> None:
+        """Load the scripts that this client has never used and the server does not know."""
+        new = [script for script in scripts if script.sha not in self._warm]
+        if new:
+            known = self.raw.execute_command("SCRIPT EXISTS", *(script.sha for script in new))
+            for script, there in zip(new, known, strict=True):
+                if not there:
+                    self.raw.execute_command("SCRIPT LOAD", script.source)
+                self._warm.add(script.sha)
 
     def read(self, ask: Callable[[Any], T]) -> T:
         """Answer what `ask` reads with the client of the package; raises an EmqError."""
@@ -152,6 +168,9 @@ class Client:
         self.raw.connection_pool.disconnect()
 
 
+Noted = tuple[Script, tuple[Any, ...], Parse]
+
+
 class Batch:
     """Several scripts in one round trip: the verbs of `scripts` take it in place of a Client.
 
@@ -165,26 +184,32 @@ class Batch:
         self.client = client
         self.prefix = client.prefix
         self.trail_max, self.trail_all = client.trail_max, client.trail_all
-        self.calls: list[tuple[Script, tuple[Any, ...], Parse]] = []
+        self.calls: list[Noted] = []
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Any], parse: Parse) -> Any:
         """Note the call; its answer is in the list that `send` returns."""
-        self.calls.append((script, ("EVALSHA", script.sha, len(keys), *keys, *args), parse))
+        self.calls.append((script, (len(keys), *keys, *args), parse))
 
     def send(self) -> list[Any]:
         """Send all calls; return their answers in order, EmqErrors in place.
 
-        What a cold server answered with NOSCRIPT did not run: those scripts are loaded, and
-        those calls alone are sent again. Raises OutcomeUnknown when the connection broke.
+        The calls run in their order: scripts that are used for the first time are loaded before.
+        What a server has forgotten since is answered with NOSCRIPT and did not run: those scripts
+        are loaded, and those calls alone are sent again. Raises OutcomeUnknown when the connection
+        broke.
         """
         client = self.client
         try:
-            replies = self._send(self.calls)
-            cold = [i for i, reply in enumerate(replies) if isinstance(reply, client.noscript)]
-            if cold:
+            client.warm({script for script, _, _ in self.calls})
+            replies = self._send("EVALSHA", self.calls)
+            for command in ("EVALSHA", "EVAL"):  # EVAL where somebody empties the cache meanwhile
+                cold = [i for i, reply in enumerate(replies) if isinstance(reply, client.noscript)]
+                if not cold:
+                    break
                 for script in {self.calls[i][0] for i in cold}:
                     client.raw.execute_command("SCRIPT LOAD", script.source)
-                for i, reply in zip(cold, self._send([self.calls[i] for i in cold]), strict=True):
+                again = self._send(command, [self.calls[i] for i in cold])
+                for i, reply in zip(cold, again, strict=True):
                     replies[i] = reply
         except client.failures as error:
             raise client.failed(error) from error
@@ -193,10 +218,11 @@ class Batch:
             for reply, (_, _, parse) in zip(replies, self.calls, strict=True)
         ]
 
-    def _send(self, calls: list[tuple[Script, tuple[Any, ...], Parse]]) -> list[Any]:
+    def _send(self, command: str, calls: list[Noted]) -> list[Any]:
         pipeline = self.client.raw.pipeline(transaction=False)
-        for _, call, _ in calls:
-            pipeline.execute_command(*call)
+        for script, rest, _ in calls:
+            name = script.sha if command == "EVALSHA" else script.source
+            pipeline.execute_command(command, name, *rest)
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         return replies
 

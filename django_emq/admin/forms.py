@@ -11,7 +11,14 @@ from django.utils.translation import gettext_lazy as _
 from ..conf import settings
 from ..exceptions import EmqError
 from ..jobs import Call, decode, encode
-from .arguments import MASK, pretty, restore, shown
+from .arguments import MASK, restore, shown
+
+
+class Readable(json.JSONEncoder):
+    """JSON over several lines: it is made to be edited."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "indent": 2, "ensure_ascii": False})
 
 
 class PayloadForm(forms.Form):
@@ -23,12 +30,14 @@ class PayloadForm(forms.Form):
     args = forms.JSONField(
         label=_("Positional arguments"),
         required=False,
+        encoder=Readable,
         widget=forms.Textarea(attrs={"rows": 6, "spellcheck": "false"}),
         help_text=_("A JSON list."),
     )
     kwargs = forms.JSONField(
         label=_("Named arguments"),
         required=False,
+        encoder=Readable,
         widget=forms.Textarea(attrs={"rows": 10, "spellcheck": "false"}),
         help_text=_("A JSON object. Values shown as %(mask)s are kept as they are.")
         % {"mask": MASK},
@@ -42,9 +51,7 @@ class PayloadForm(forms.Form):
         except ValueError:
             self.call, self.body = Call("", [], {}), {}
         call = shown(self.call, settings().redact)
-        super().__init__(data, initial={"args": pretty(call.args), "kwargs": pretty(call.kwargs)})
-        for field in ("args", "kwargs"):
-            self.initial[field] = json.loads(self.initial[field])
+        super().__init__(data, initial={"args": call.args, "kwargs": call.kwargs})
 
     def clean(self) -> dict[str, Any]:
         """Put the hidden values back, and check that the queue would take these arguments."""

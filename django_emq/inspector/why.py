@@ -239,7 +239,10 @@ def words(entry: Entry) -> str:
         "stalled": _("stalled with token %(token)s: %(note)s"),
         "reaped": _("was taken back: %(note)s"),
         "released": _("was handed back by its worker with token %(token)s"),
-        "refused": _("refused %(note)s: it came with token %(yours)s, the row has %(token)s"),
+        "refused": _(
+            "was refused a settlement that came with token %(yours)s, the row has %(token)s: "
+            "%(note)s"
+        ),
         "reprocessed": _("was given another life by %(by)s; its token stays %(token)s"),
         "requeued": _("was requeued by %(by)s; its token is now %(token)s"),
         "cancelled": _("was cancelled by %(by)s; its token is now %(token)s"),

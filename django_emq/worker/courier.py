@@ -221,6 +221,8 @@ class Courier:
         self._unsettled = left
         if queues:
             self._claim_on(queues, want, answers[-1])
+        if any(outcome.verb in BACK for outcome in outcomes):
+            self._dry = False  # a server that had forgotten a script settles after the claim
         if not self._unsettled and not self._requests:
             self._outage.over()
 
@@ -252,8 +254,6 @@ class Courier:
                 self._outage.failed(verdict)
                 continue
             self.ledger.strike(job)
-            if outcome.verb in BACK:
-                self._dry = False
             gone = verdict == 0 or isinstance(verdict, JobGone)
             if gone and job in again:
                 verdict = 1  # the first sending did it; its reply was lost

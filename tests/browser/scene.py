@@ -26,7 +26,7 @@ def admit(client, queue, count, task, *, due="", fields=("max_attempts", 5), **k
     return [job.id for job in jobs]
 
 
-def claim(client, queue, count, worker="web-1-310-9f2c1a.1", lease_ms=15_000):
+def claim(client, queue, count, worker="web-1-310-9f2c1a.1", lease_ms=120_000):
     return scripts.claim(
         client, queue, worker=worker, request=mint(), lease_ms=lease_ms, count=count
     ).jobs
