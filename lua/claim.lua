@@ -66,8 +66,11 @@ end
 
 local function note(event, id, token, text, yours)
   if trail_max > 0 then
+    if #text > 200 then  -- and no half of a character at the end
+      text = string.gsub(string.sub(text, 1, 200), '[\192-\255][\128-\191]*$', '')
+    end
     redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
-      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+      'token', token, 'note', text, 'yours', yours or '')
   end
 end
 
@@ -95,6 +98,7 @@ end
 local last = redis.call('GET', claims)
 if last and string.sub(last, 1, #request + 1) == request .. ' ' then
   local reply = {-1, last}
+  redis.call('ZREM', active, '')  -- begins the writes, so that a full server lets them pass
   for id, token in string.gmatch(last, ' (%w+):(%d+)') do
     local row = read(id)
     if row and row[1] == token and redis.call('ZSCORE', active, id) then

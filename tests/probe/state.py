@@ -6,6 +6,7 @@ import os
 import threading
 
 from django.contrib.auth.models import Group
+from django.core import checks
 from django.db import connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
@@ -26,6 +27,14 @@ def _on_connect(**kwargs):
 
 
 connection_created.connect(_on_connect)
+
+
+@checks.register("emq")
+def query_at_start(app_configs, **kwargs):
+    """Open a connection in the process that the children are forked from, if a test asks for it."""
+    if "PROBE_QUERY_AT_START" in os.environ:
+        Group.objects.count()
+    return []
 
 
 @emq.task(backoff=0, max_attempts=1)

@@ -1,0 +1,150 @@
+"""B90: pages over many jobs and workers read a page's worth, in few round trips."""
+
+import json
+import time
+
+import pytest
+
+from django_emq import inspector, scripts
+from django_emq.connections import Client
+from django_emq.ids import mint
+from tests.admin.yard import TASK, url
+
+MANY = 20_000
+PAGES_MAX_S = 1.0
+
+
+@pytest.fixture
+def crowd(client, redis, queue):
+    """20,000 dead and 20,000 scheduled jobs, 500 workers, 20 queues."""
+    pipeline = redis.pipeline(transaction=False)
+    body = json.dumps({"task": TASK, "args": [1]})
+    for name in ("dead", "schedule"):
+        key = f"emq:{{{queue}}}:{name}"
+        for at in range(MANY):
+            job_id = mint()
+            row = {"state": name, "attempts": 1, "payload": body, "last_error": "ValueError: b"}
+            pipeline.hset(f"emq:{{{queue}}}:job:{job_id}", mapping=row)
+            pipeline.zadd(key, {job_id: 1_700_000_000_000 + at})
+            if at % 5000 == 0:
+                pipeline.execute()
+        pipeline.execute()
+    scripts.register(client, [queue, *(f"{queue}-{n}" for n in range(19))])
+    for n in range(500):
+        facts = {"queues": queue, "pid": n, "state": "running"}
+        scripts.beat(client, f"w-{n}", ttl_ms=60_000, facts=facts)
+    return queue
+
+
+@pytest.fixture
+def trips(monkeypatch):
+    """How many round trips were made since it was emptied."""
+    made = []
+    for name in ("read", "run"):
+        whole = getattr(Client, name)
+
+        def counted(self, *args, whole=whole):
+            made.append(args)
+            return whole(self, *args)
+
+        monkeypatch.setattr(Client, name, counted)
+    return made
+
+
+def commands(redis):
+    return {
+        name.removeprefix("cmdstat_"): fact["calls"]
+        for name, fact in redis.info("commandstats").items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("address", "query", "number"),
+    [
+        ("queue_changelist", {}, None),
+        ("queue_changelist", {"p": "x"}, None),
+        ("queue_set", {}, 1),
+        ("queue_set", {"p": "400"}, 400),
+        ("queue_set", {"p": "999999"}, 400),
+        ("queue_set", {"p": "x"}, 1),
+        ("queue_set", {"p": "-1"}, 1),
+        ("queue_set", {"p": "9" * 40}, 1),
+        ("morgue_changelist", {}, None),
+        ("worker_changelist", {}, None),
+        ("server_changelist", {}, None),
+    ],
+)
+def test_pages_are_quick(operator, redis, crowd, trips, address, query, number):
+    """Under a second, at most 15 round trips, no KEYS, no SCAN, no whole set."""
+    names = {"queue": crowd, "name": "dead"} if address == "queue_set" else {}
+    operator.get(url(address, **names))  # templates are compiled, the connection is made
+    redis.config_resetstat()
+    trips.clear()
+    begun = time.perf_counter()
+    page = operator.get(url(address, **names), query)
+    took = time.perf_counter() - begun
+    assert page.status_code == 200
+    assert len(trips) <= 15
+    assert took < PAGES_MAX_S
+    used = commands(redis)
+    assert not {"keys", "scan", "zscan", "sscan"} & set(used)
+    assert redis.info("stats")["total_net_output_bytes"] < 3_000_000
+    if number is not None:
+        assert page.context["page"].number == number
+        assert len(page.context["rows"]) == 50
+
+
+def test_the_last_page_is_right(operator, crowd, client):
+    """The last page shows what is left, in order, and a page beyond it the same."""
+    key = f"emq:{{{crowd}}}:dead"
+    oldest = [one.decode() for one in client.raw.zrange(key, 0, 6)]
+    client.raw.zremrangebyrank(key, 7, 16)  # 19,990 are left: 399 pages of 50, and 40
+    last = operator.get(url("queue_set", queue=crowd, name="dead"), {"p": "400"})
+    beyond = operator.get(url("queue_set", queue=crowd, name="dead"), {"p": "12345"})
+    rows = [row.id for row in last.context["rows"]]
+    assert len(rows) == 40
+    assert rows[-7:] == oldest[::-1]
+    assert [row.id for row in beyond.context["rows"]] == rows
+
+
+@pytest.mark.parametrize("newest", [False, True])
+def test_a_page_of_jobs_is_three_round_trips(client, crowd, trips, newest):
+    trips.clear()
+    page = inspector.page(client, crowd, "schedule", 7, size=50, newest=newest)
+    assert len(page.rows) == 50
+    assert all(row.task == TASK for row in page.rows)
+    assert len(trips) <= 3
+
+
+def test_the_pages_together_are_the_set(client, crowd):
+    """Each job is on one page, in the order of the set."""
+    ids = []
+    for number in range(1, 42):
+        ids += [r.id for r in inspector.page(client, crowd, "dead", number, size=500).rows][:500]
+    assert ids[:MANY] == [one.decode() for one in client.raw.zrange(f"emq:{{{crowd}}}:dead", 0, -1)]
+
+
+def test_requeue_all_of_many(operator, client, crowd):
+    """20,000 jobs: bounded batches, all of them once."""
+    target = url("queue_act", queue=crowd)
+    from tests.admin.test_actions import act
+
+    page = act(operator, crowd, "requeue", "dead", scope="all")
+    assert [str(one) for one in page.context["messages"]] == [f"{MANY} jobs were requeued."]
+    assert inspector.counts(client, crowd) == {
+        "pending": MANY, "active": 0, "schedule": MANY, "dead": 0, "done": 0,
+    }  # fmt: skip
+    assert target
+
+
+def test_a_filter_looks_at_a_bounded_part(client, crowd, trips):
+    """Nothing matches, so it would look for ever; it stops when its time is up, and goes on."""
+    wanted = inspector.Filter(task="no such task")
+    found = inspector.find(client, crowd, "dead", wanted, seconds=0.0)
+    assert (found.rows, found.examined) == ([], 500)
+    seen, calls = found.examined, 1
+    while found.next:
+        found = inspector.find(client, crowd, "dead", wanted, after=found.next, seconds=0.05)
+        seen, calls = seen + found.examined, calls + 1
+    assert seen == MANY
+    assert calls > 2

@@ -1,0 +1,205 @@
+"""Connections to a real PostgreSQL: cut, broken, left open, counted."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+import django_emq as emq
+from django_emq import inspector
+from tests.helpers import QUEUE, burst
+from tests.probe import state, tasks
+from tests.processes import Worker, manage, wait_until
+from tests.variant import variant
+
+pytestmark = pytest.mark.postgresql
+
+
+def program(name: str) -> str:
+    """Path of one of PostgreSQL's programs: on PATH, or where Debian keeps the newest."""
+    found = shutil.which(name)
+    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    assert found or places, f"{name} was not found: install postgresql"
+    return found or str(places[-1])
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """The folder of the socket of a cluster of our own, migrated; gone at the end."""
+    # PostgreSQL refuses to run as root.
+    user = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
+    with tempfile.TemporaryDirectory(prefix="emq-pg-") as folder:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+        start = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}"]
+        start += ["-c", "fsync=off", "-c", "max_connections=40"]
+        data = f"{folder}/data"
+        as_user = {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C"}}
+        if os.geteuid() == 0:
+            as_user |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+        initdb = [program("initdb"), "-D", data, "-A", "trust", "-U", "emq", "--no-sync"]
+        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, **as_user)
+        server = subprocess.Popen(
+            [program("postgres"), "-D", data, *start], stderr=subprocess.DEVNULL, **as_user
+        )
+        try:
+            wait_until(lambda: can_connect(folder))
+            done = manage("migrate", "-v", "0", **databases(folder, 0))
+            assert done.returncode == 0, done.stderr
+            yield folder
+        finally:
+            server.terminate()
+            server.wait(20)
+
+
+def connect(folder: str) -> psycopg.Connection:
+    return psycopg.connect(host=folder, user="emq", dbname="postgres", autocommit=True)
+
+
+def can_connect(folder: str) -> bool:
+    try:
+        connect(folder).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def databases(folder, age):
+    """Settings of a worker on this cluster."""
+    return variant(
+        DATABASES={
+            "default": {
+                "ENGINE": "django.db.backends.postgresql",
+                "NAME": "postgres",
+                "USER": "emq",
+                "HOST": folder,
+                "CONN_MAX_AGE": age,
+                "OPTIONS": {"application_name": "worker"},
+            }
+        }
+    )
+
+
+@pytest.fixture
+def admin(postgres) -> Iterator[psycopg.Connection]:
+    """A connection of our own, to look and to cut others."""
+    with connect(postgres) as connection:
+        yield connection
+        connection.execute("delete from auth_group")
+
+
+def connected(admin) -> int:
+    """How many connections workers have."""
+    query = "select count(*) from pg_stat_activity where application_name = 'worker'"
+    return admin.execute(query).fetchone()[0]
+
+
+def cut(admin) -> int:
+    """Have the server end all connections of workers; how many."""
+    query = (
+        "select count(pg_terminate_backend(pid)) from pg_stat_activity "
+        "where application_name = 'worker'"
+    )
+    count = admin.execute(query).fetchone()[0]
+    wait_until(lambda: connected(admin) == 0)
+    return count
+
+
+@pytest.mark.parametrize("age", [0, 60, None])
+def test_a_connection_cut_while_idle(probe, client, postgres, admin, age):
+    """B104: the first job after the cut succeeds at its first attempt."""
+    with Worker(**databases(postgres, age)) as worker:
+        worker.wait_ready()
+        state.count_groups.enqueue("before")
+        probe.wait_for(1)
+        wait_until(lambda: connected(admin) == (0 if age == 0 else 1))
+        assert cut(admin) == (0 if age == 0 else 1)
+        state.count_groups.enqueue("after")
+        assert probe.wait_for(2)[1].startswith("after 0 ")
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 2)
+    assert inspector.totals(client, QUEUE).get("failed", 0) == 0
+
+
+@pytest.mark.parametrize("age", [0, 60, None])
+def test_a_connection_cut_in_the_middle_of_a_job(probe, client, postgres, age):
+    """B104: that job fails and is retried as usual, the next one does not notice."""
+    emq.enqueue_many([state.cut_then_count.job("cut"), state.count_groups.job("next")])
+    burst(**databases(postgres, age))
+    assert sorted(mark.split()[0] for mark in probe.marks()) == ["cut", "next"]
+    totals = inspector.totals(client, QUEUE)
+    assert (totals["completed"], totals["failed"]) == (2, 1)
+
+
+@pytest.mark.parametrize("threads", ["1", "3"])
+@pytest.mark.parametrize("age", [0, 60])
+@pytest.mark.parametrize("kind", ["failed query", "autocommit", "aborted", "cursor", "closed"])
+def test_a_broken_transaction_stays_with_its_job(
+    probe, client, postgres, admin, kind, age, threads
+):
+    """B105: good jobs after it succeed at their first attempt, and its rows are rolled back."""
+    emq.enqueue_many(state.break_transaction.job(kind) for _ in range(3))
+    emq.enqueue_many(state.count_groups.job("good") for _ in range(6))
+    burst("--threads", threads, **databases(postgres, age))
+    marks = probe.marks()
+    assert marks.count(kind) == 3
+    assert len([mark for mark in marks if mark.startswith("good 0 ")]) == 6
+    totals = inspector.totals(client, QUEUE)
+    assert totals["completed"] == (6 if kind == "failed query" else 9)
+    assert admin.execute("select count(*) from auth_group").fetchone()[0] == 0
+
+
+def test_a_search_path_is_gone_with_its_connection(probe, client, postgres):
+    """B105: with CONN_MAX_AGE 0, Django's default, nothing of a session reaches the next job."""
+    jobs = [state.break_transaction.job("search path"), state.count_groups.job("good")]
+    emq.enqueue_many(jobs)
+    burst(**databases(postgres, 0))
+    assert probe.marks()[1].startswith("good 0 ")
+
+
+@pytest.mark.parametrize("age", [0, 60])
+def test_connections_of_worker_threads(probe, client, postgres, admin, age):
+    """B67: never more than one for each thread, none when they idle at age 0, none afterwards."""
+    most = 0
+    with Worker("--threads", "4", **databases(postgres, age)) as worker:
+        worker.wait_ready()
+        emq.enqueue_many(state.count_groups.job(i) for i in range(200))
+        while len(probe.marks()) < 200:
+            most = max(most, connected(admin))
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 200)
+        if age == 0:
+            wait_until(lambda: connected(admin) == 0)
+        else:
+            assert 1 <= connected(admin) <= 4
+        worker.terminate()
+        assert worker.wait() == 0
+    assert most <= 5
+    wait_until(lambda: connected(admin) == 0)
+    if age:
+        assert len({mark.split()[2] for mark in probe.marks()}) <= 4
+
+
+def test_connections_of_async_jobs(probe, client, postgres, admin):
+    """Queries of async jobs use one thread; its connection is closed again."""
+    with Worker(**databases(postgres, 0)) as worker:
+        worker.wait_ready()
+        emq.enqueue_many(state.acount_groups.job(i) for i in range(20))
+        probe.wait_for(20)
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 20)
+        wait_until(lambda: connected(admin) == 0)
+
+
+def test_nothing_is_shared_over_the_fork(probe, postgres, admin, monkeypatch):
+    """Supervisor and child never speak over one session; a dead child takes none with it."""
+    monkeypatch.setenv("PROBE_QUERY_AT_START", "1")
+    with Worker("--processes", "2", **databases(postgres, None)) as worker:
+        worker.wait_ready()
+        emq.enqueue_many(state.count_groups.job(i) for i in range(20))
+        tasks.die.using(max_stalls=1).enqueue()
+        emq.enqueue_many(state.count_groups.job(i) for i in range(20))
+        probe.wait_for(40)
+    assert all(mark.split()[1] == "0" for mark in probe.marks())
