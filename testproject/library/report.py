@@ -128,7 +128,7 @@ class Report:
                 "as outside the queue",
             ),
             Line(
-                "figures that differ from outside",
+                "results unlike outside",
                 f"{len(self.different):,}",
                 "0",
                 not self.different,
@@ -140,7 +140,7 @@ class Report:
                 bool(running),
                 f"{running} in the middle of a run",
             ),
-            Line("leases taken back by the reaper", f"{self.reaped:,}"),
+            Line("leases taken back", f"{self.reaped:,}", remark="by the reaper"),
             Line(
                 "runs repeated after the kill",
                 f"{len(self.repeated):,}",

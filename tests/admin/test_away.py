@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 from django.urls import reverse
@@ -117,7 +118,7 @@ def test_an_action_that_is_cut_off_half_way(operator, client, queue, monkeypatch
         return whole(*args)
 
     monkeypatch.setitem(
-        actions.ACTIONS, "remove", actions.replace(actions.ACTIONS["remove"], verb=cut)
+        actions.ACTIONS, "remove", replace(actions.ACTIONS["remove"], verb=cut)
     )
     page = operator.post(
         url("queue_act", queue=queue),
