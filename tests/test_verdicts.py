@@ -318,9 +318,7 @@ def test_a_refused_settlement_is_info_with_both_tokens(probe, client, task):
         scripts.extend(client, QUEUE, [(job.id, 1)], lease_ms=0)
         time.sleep(0.01)  # the lease must have lapsed
         assert scripts.reap(client, QUEUE, max_stalls=9).returned == [job.id]
-        (stolen,) = scripts.claim(
-            client, QUEUE, worker="other", request="1", lease_ms=60_000
-        ).jobs
+        (stolen,) = scripts.claim(client, QUEUE, worker="other", request="1", lease_ms=60_000).jobs
         assert stolen.token == 2
         line = worker.wait_for("refused for job")
         tasks.mark.enqueue("next")

@@ -15,7 +15,6 @@ from tests.processes import Worker, manage, wait_until
 from tests.variant import variant
 
 
-
 @pytest.mark.parametrize("processes", ["0", "1", "2"])
 def test_jobs_run_and_leave_nothing(probe, client, processes):
     """Each job runs once, sync or async, and its row is gone afterwards."""

@@ -13,7 +13,7 @@ from ._read import ask, instant, text, to_ms
 from .jobs import JobRow, Mark, load_places
 
 PER_QUEUE = 1000  # newest dead jobs looked at in each queue
-IN_ALL = 4000  # …and in all queues together, which share them evenly
+IN_ALL = 2000  # …and in all queues together, which share them evenly
 
 
 @dataclass(frozen=True, slots=True)

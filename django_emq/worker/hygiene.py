@@ -6,12 +6,33 @@ Connections that died or grew too old are closed before a job and after it, as
 
 from __future__ import annotations
 
+import decimal
 import threading
+from collections.abc import Callable
+from contextvars import Context, copy_context
 from typing import Any
 
 from django.core.cache import close_caches
 from django.db import close_old_connections, connections, reset_queries
 from django.db.backends.signals import connection_created
+
+IDLE = 1.0  # seconds after which a connection may have died unnoticed
+
+
+def fresh_context() -> Callable[[], Context]:
+    """What makes a context for each job like that of the caller now.
+
+    What a job sets (language, time zone, decimal context, its own variables) is gone after it.
+    """
+    base, numbers = copy_context(), decimal.getcontext().copy()
+
+    def make() -> Context:
+        context = base.copy()
+        # The variable is copied, but not the object in it, which a job would change for all.
+        context.run(decimal.setcontext, numbers.copy())
+        return context
+
+    return make
 
 
 class Hygiene:
@@ -37,6 +58,14 @@ class Hygiene:
         if getattr(self._local, "opened", False):
             reset_queries()
             close_old_connections()
+
+    def rouse(self) -> None:
+        """Close what has died while the thread was idle, so that the next job does not meet it."""
+        if getattr(self._local, "opened", False):
+            for connection in connections.all(initialized_only=True):
+                idle = connection.connection is not None and not connection.in_atomic_block
+                if idle and not connection.is_usable():
+                    connection.close()
 
     def rest(self) -> None:
         """Close the caches' connections, as at the end of a request. When there is no job."""

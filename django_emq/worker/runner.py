@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from contextvars import Context, copy_context
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
@@ -16,7 +15,7 @@ from .. import registry
 from ..context import JobContext, enter
 from ..jobs import Call, Claimed, decode
 from ..registry import AnyTask
-from .hygiene import Hygiene
+from .hygiene import IDLE, Hygiene, fresh_context
 from .outcome import Outcome, failed, finished
 from .page import Page
 
@@ -53,7 +52,7 @@ class Runner:
         self.busy = 0.0
         self.jobs = 0
         self.running: JobContext | None = None
-        self._base = copy_context()
+        self._context = fresh_context()
 
     def run(self) -> None:
         """Run jobs until the inbox yields None."""
@@ -65,7 +64,10 @@ class Runner:
             except Empty:
                 self.since = 0.0
                 desk.hygiene.rest()
+                rested_at = monotonic()
                 job = desk.inbox.get()
+                if monotonic() - rested_at >= IDLE:
+                    desk.hygiene.rouse()
             if job is None:
                 break
             if job in desk.dropped:
@@ -81,9 +83,7 @@ class Runner:
         self.running = context = JobContext(job, desk.lease, desk.extended_at)
         desk.page.start(self.slot, job.id)
         desk.hygiene.clean()
-        # A copy of the context for each job: what it sets (language, time zone, decimal
-        # context, its own variables) is gone after it.
-        outcome = self._base.copy().run(self._attempt, context)
+        outcome = self._context().run(self._attempt, context)
         desk.hygiene.clean()
         self.running = None
         context.seconds = monotonic() - started
@@ -123,6 +123,8 @@ class LoopRunner:
         self._room = threading.Semaphore(self.limit)
         self._ready: deque[tuple[JobContext, Call, AnyTask]] = deque()
         self._called = False
+        self._context = fresh_context()
+        self._rested_at = monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -177,7 +179,7 @@ class LoopRunner:
         loop = asyncio.get_running_loop()
         while self._ready:
             context, call, task = self._ready.popleft()
-            job = loop.create_task(self._attempt(context, call, task), context=Context())
+            job = loop.create_task(self._attempt(context, call, task), context=self._context())
             self.running[context.claimed] = (context, job)
 
     async def _attempt(self, context: JobContext, call: Call, task: AnyTask) -> None:
@@ -186,6 +188,8 @@ class LoopRunner:
         self.desk.page.start(slot, context.claimed.id)
         enter(context)
         try:
+            if self.desk.hygiene.strangers and started - self._rested_at >= IDLE:
+                await sync_to_async(self.desk.hygiene.rouse)()
             outcome = finished(context, task, await task.func(*call.args, **call.kwargs))
         except BaseException as error:  # as in Runner: the outcome of its job
             outcome = failed(context, task, error)
@@ -193,6 +197,7 @@ class LoopRunner:
             self.running.pop(context.claimed, None)
             self._slots.append(slot)
             self._room.release()
+            self._rested_at = monotonic()
         if self.desk.hygiene.strangers:
             await sync_to_async(self.desk.hygiene.clean)()
         context.seconds = monotonic() - started

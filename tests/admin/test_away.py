@@ -117,9 +117,7 @@ def test_an_action_that_is_cut_off_half_way(operator, client, queue, monkeypatch
             raise OutcomeUnknown("cut")
         return whole(*args)
 
-    monkeypatch.setitem(
-        actions.ACTIONS, "remove", replace(actions.ACTIONS["remove"], verb=cut)
-    )
+    monkeypatch.setitem(actions.ACTIONS, "remove", replace(actions.ACTIONS["remove"], verb=cut))
     page = operator.post(
         url("queue_act", queue=queue),
         {

@@ -8,6 +8,7 @@ import pytest
 from django_emq import inspector, scripts
 from django_emq.connections import Client
 from django_emq.ids import mint
+from tests.admin.test_actions import act
 from tests.admin.yard import TASK, url
 
 MANY = 20_000
@@ -58,40 +59,39 @@ def commands(redis):
     }
 
 
-@pytest.mark.parametrize(
-    ("address", "query", "number"),
-    [
-        ("queue_changelist", {}, None),
-        ("queue_changelist", {"p": "x"}, None),
-        ("queue_set", {}, 1),
-        ("queue_set", {"p": "400"}, 400),
-        ("queue_set", {"p": "999999"}, 400),
-        ("queue_set", {"p": "x"}, 1),
-        ("queue_set", {"p": "-1"}, 1),
-        ("queue_set", {"p": "9" * 40}, 1),
-        ("morgue_changelist", {}, None),
-        ("worker_changelist", {}, None),
-        ("server_changelist", {}, None),
-    ],
-)
-def test_pages_are_quick(operator, redis, crowd, trips, address, query, number):
+PAGES = [
+    ("queue_changelist", {}, None),
+    ("queue_changelist", {"p": "x"}, None),
+    ("queue_set", {}, 1),
+    ("queue_set", {"p": "400"}, 400),
+    ("queue_set", {"p": "999999"}, 400),
+    ("queue_set", {"p": "x"}, 1),
+    ("queue_set", {"p": "-1"}, 1),
+    ("queue_set", {"p": "9" * 40}, 1),
+    ("morgue_changelist", {}, None),
+    ("worker_changelist", {}, None),
+    ("server_changelist", {}, None),
+]
+
+
+def test_pages_are_quick(operator, redis, crowd, trips):
     """Under a second, at most 15 round trips, no KEYS, no SCAN, no whole set."""
-    names = {"queue": crowd, "name": "dead"} if address == "queue_set" else {}
-    operator.get(url(address, **names))  # templates are compiled, the connection is made
-    redis.config_resetstat()
-    trips.clear()
-    begun = time.perf_counter()
-    page = operator.get(url(address, **names), query)
-    took = time.perf_counter() - begun
-    assert page.status_code == 200
-    assert len(trips) <= 15
-    assert took < PAGES_MAX_S
-    used = commands(redis)
-    assert not {"keys", "scan", "zscan", "sscan"} & set(used)
-    assert redis.info("stats")["total_net_output_bytes"] < 3_000_000
-    if number is not None:
-        assert page.context["page"].number == number
-        assert len(page.context["rows"]) == 50
+    for address, query, number in PAGES:
+        names = {"queue": crowd, "name": "dead"} if address == "queue_set" else {}
+        operator.get(url(address, **names))  # templates are compiled, the connection is made
+        redis.config_resetstat()
+        trips.clear()
+        begun = time.perf_counter()
+        page = operator.get(url(address, **names), query)
+        took = time.perf_counter() - begun
+        assert page.status_code == 200
+        assert len(trips) <= 15, address
+        assert took < PAGES_MAX_S, address
+        assert not {"keys", "scan", "zscan", "sscan"} & set(commands(redis))
+        assert redis.info("stats")["total_net_output_bytes"] < 3_000_000, address
+        if number is not None:
+            assert page.context["page"].number == number
+            assert len(page.context["rows"]) == 50
 
 
 def test_the_last_page_is_right(operator, crowd, client):
@@ -107,34 +107,26 @@ def test_the_last_page_is_right(operator, crowd, client):
     assert [row.id for row in beyond.context["rows"]] == rows
 
 
-@pytest.mark.parametrize("newest", [False, True])
-def test_a_page_of_jobs_is_three_round_trips(client, crowd, trips, newest):
-    trips.clear()
-    page = inspector.page(client, crowd, "schedule", 7, size=50, newest=newest)
-    assert len(page.rows) == 50
-    assert all(row.task == TASK for row in page.rows)
-    assert len(trips) <= 3
-
-
-def test_the_pages_together_are_the_set(client, crowd):
-    """Each job is on one page, in the order of the set."""
-    ids = []
-    for number in range(1, 42):
-        ids += [r.id for r in inspector.page(client, crowd, "dead", number, size=500).rows][:500]
-    assert ids[:MANY] == [one.decode() for one in client.raw.zrange(f"emq:{{{crowd}}}:dead", 0, -1)]
+def test_the_pages_together_are_the_set(client, crowd, trips):
+    """Each job is on one page, in the order of the set, and a page is three round trips."""
+    key = f"emq:{{{crowd}}}:dead"
+    for newest in (False, True):
+        ids = []
+        for number in range(1, 41):
+            trips.clear()
+            page = inspector.page(client, crowd, "dead", number, size=500, newest=newest)
+            assert len(trips) <= 3
+            ids += [row.id for row in page.rows]
+        assert ids == [one.decode() for one in client.raw.zrange(key, 0, -1, desc=newest)]
 
 
 def test_requeue_all_of_many(operator, client, crowd):
     """20,000 jobs: bounded batches, all of them once."""
-    target = url("queue_act", queue=crowd)
-    from tests.admin.test_actions import act
-
     page = act(operator, crowd, "requeue", "dead", scope="all")
     assert [str(one) for one in page.context["messages"]] == [f"{MANY} jobs were requeued."]
     assert inspector.counts(client, crowd) == {
         "pending": MANY, "active": 0, "schedule": MANY, "dead": 0, "done": 0,
     }  # fmt: skip
-    assert target
 
 
 def test_a_filter_looks_at_a_bounded_part(client, crowd, trips):
@@ -144,7 +136,7 @@ def test_a_filter_looks_at_a_bounded_part(client, crowd, trips):
     assert (found.rows, found.examined) == ([], 500)
     seen, calls = found.examined, 1
     while found.next:
-        found = inspector.find(client, crowd, "dead", wanted, after=found.next, seconds=0.05)
+        found = inspector.find(client, crowd, "dead", wanted, after=found.next, seconds=0.3)
         seen, calls = seen + found.examined, calls + 1
     assert seen == MANY
     assert calls > 2

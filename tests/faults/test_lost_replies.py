@@ -179,7 +179,7 @@ def test_the_reply_of_a_claim_at_the_end(probe, client, proxy):
 
 def test_the_reply_of_an_extension(probe, client, proxy):
     """The next extension comes in time; the job keeps its lease."""
-    with Worker("--lease", "2", EMQ_URL=proxy.url) as worker:
+    with Worker("--lease", "2", EMQ_URL=proxy.url):
         tasks.mark_then_nap_then_mark_token.enqueue("a", 3)
         probe.wait_for(1)
         rule = proxy.on("extend", Act.CUT_AFTER)

@@ -72,9 +72,7 @@ def signals_of(pid):
     """The signals that wait to be handled, as bits: two of a number would be one."""
     with open(f"/proc/{pid}/status") as file:
         return sum(
-            int(line.split()[1], 16)
-            for line in file
-            if line.startswith(("SigPnd", "ShdPnd"))
+            int(line.split()[1], 16) for line in file if line.startswith(("SigPnd", "ShdPnd"))
         )
 
 

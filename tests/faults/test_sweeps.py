@@ -56,9 +56,13 @@ def test_a_reaper_killed_in_the_middle(client, queue):
     ids = lapse(client, queue, 1000)
     dice = random.Random(10)
     back = 0
+
+    def it_sweeps():
+        return inspector.counts(client, queue)["pending"] > back
+
     for _ in range(8):
         with Worker(queue, "--interval", "0.05", "--batch", "1", command="emq_reaper") as reaper:
-            wait_until(lambda: inspector.counts(client, queue)["pending"] > back)
+            wait_until(it_sweeps)
             time.sleep(dice.random() * 0.01)  # a random moment of its sweep
             reaper.kill_all()
             reaper.wait()

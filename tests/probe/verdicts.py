@@ -182,3 +182,39 @@ async def amark_when_cancelled():
     except asyncio.CancelledError:
         _append("cancelled")
         raise
+
+
+def same(one, other):
+    """Equal, and of equal types all the way down."""
+    return repr(one) == repr(other)
+
+
+@emq.task(result_ttl=600)
+def echo(x):
+    return x
+
+
+@emq.task
+def compare(i, value, named):
+    from tests.test_arguments import CARRIED
+
+    equal = same(value, CARRIED[i]) and same(named, CARRIED[i])
+    _append(f"{i} {'same' if equal else f'not the same: {value!r}'}")
+
+
+@emq.task(backoff=0, max_attempts=2)
+def spoil_then_compare(x):
+    _append(x)
+    x[1]["a"].append("spoilt")
+    if emq.current_job().attempt == 1:
+        raise ValueError("again")
+
+
+@emq.task
+def mark_types(one, two):
+    _append(f"{type(one).__name__} {one} {type(two).__name__} {two}")
+
+
+@emq.task
+def any_names(x, *, task, self, name, queue, args, delay):
+    _append(f"{x} {task} {self} {name} {queue} {args} {delay}")
