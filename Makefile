@@ -11,7 +11,7 @@ WITH_SERVER := $(BIN)/python testproject/private_server.py
 KEPT := testproject/db.rdb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-matrix lint clean
+.PHONY: help demo serve test test-matrix lint screenshots clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,10 @@ lint: .venv/ready-lint  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+screenshots: .venv/ready-screenshots  ## take the pictures of docs/admin.md again (needs chromium)
+	@tests/setup.sh test >/dev/null
+	$(BIN)/pytest -q tests/browser/screenshots.py
 
 clean:  ## remove all that these targets made
 	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* testproject/db.sqlite3* $(KEPT)

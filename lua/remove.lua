@@ -53,7 +53,7 @@ for i = 5, #ARGV do
       sets[#sets + 1] = KEYS[set]
     end
   end
-  if #sets == 0 and redis.call('EXISTS', jobs .. id) == 0 then
+  if #sets == 0 and redis.call('TYPE', jobs .. id).ok ~= 'hash' then
     verdicts[#verdicts + 1] = redis.error_reply('EMQGONE remove job gone')
   elseif force ~= '1' and redis.call('ZSCORE', active, id) then
     verdicts[#verdicts + 1] = redis.error_reply('EMQLOCK job is held by a worker')

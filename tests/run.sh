@@ -14,10 +14,16 @@ lacks() { echo "$lacking" | grep -qx "$1"; }
 left_out=""
 
 set -- --cov --cov-report=term --cov-fail-under=95
-if lacks postgresql; then
-    set -- "$@" -m "not postgresql"
-    left_out="the tests marked postgresql (postgresql)"
-fi
+without=""
+for marker in postgresql browser; do
+    package=$marker
+    [ $marker = browser ] && package=chromium
+    if lacks $package; then
+        without="${without:+$without and }not $marker"
+        left_out="${left_out:+$left_out, }the tests marked $marker ($package)"
+    fi
+done
+[ -z "$without" ] || set -- "$@" -m "$without"
 $pytest "$@"
 
 if lacks redis-server; then

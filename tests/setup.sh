@@ -23,6 +23,8 @@ lacking() {
     command -v redis-server >/dev/null || echo redis-server
     ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null ||
         echo postgresql
+    command -v chromium >/dev/null || echo chromium
+    ls /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf >/dev/null 2>&1 || echo fonts-dejavu-core
 }
 
 case $1 in

@@ -46,7 +46,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "files"
     for name in ("good", "bad"):
         (folder / name).mkdir(parents=True)
-    text = Path(ast.__file__).read_text()
+    text = 2 * Path(ast.__file__).read_text()
     for path in GOOD:
         (folder / path).write_text(text)
     (folder / GOOD[0]).write_text(SOURCE)
@@ -160,7 +160,7 @@ def test_control_c_stops_everything(folder, env):
     with Worker(str(folder), command="demo", **env) as demo:
         demo.wait_for("half-way: ", seconds=60)
         demo.signal(signal.SIGINT)
-        assert demo.wait() == 130
+        assert demo.wait(60) == 130, demo.output
         assert demo.lines[-1] == "demo: stopped; all that it started has ended\n"
     assert processes(env) == []
     assert list(Path(env["TMPDIR"]).iterdir()) == []

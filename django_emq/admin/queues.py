@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from .. import inspector, scripts
 from ..exceptions import JobGone, Refused
-from ..inspector import SETS, Filter, Mark
+from ..inspector import SETS, Filter, JobRow, Mark
 from .acting import AGES, Acting, filter_fields, read_filter
 from .base import client, usable
 from .chart import chart
@@ -153,11 +153,11 @@ class QueueAdmin(Acting):
             page = inspector.page(
                 client(), queue, name, _page(request, None), size=ROWS, newest=newest
             )
-            return {"rows": page.rows, "page": page, "found": None}
+            return {**_listing(page.rows), "page": page, "found": None}
         after = _read_mark(request.GET.get("after", ""))
         found = inspector.find(client(), queue, name, wanted, after=after, newest=newest, size=ROWS)
         there = found.next and json.dumps(list(found.next))
-        return {"rows": found.rows, "page": None, "found": found, "after": there}
+        return {**_listing(found.rows), "page": None, "found": found, "after": there}
 
     # -- one job ------------------------------------------------------------------------------
 
@@ -217,6 +217,11 @@ class QueueAdmin(Acting):
         return reverse(
             f"admin:django_emq_queue_{view}", kwargs=kwargs, current_app=self.admin_site.name
         )
+
+
+def _listing(rows: list[JobRow]) -> dict[str, Any]:
+    """The rows; the column of errors is there when one has failed."""
+    return {"rows": rows, "has_errors": any(row.error for row in rows)}
 
 
 def _page(request: HttpRequest, pages: int | None) -> int:

@@ -6,6 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from django import template
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext_lazy as _
 
 from .. import inspector
@@ -43,6 +45,12 @@ def emq_arguments(row: inspector.JobRow) -> str:
     """The arguments of a job in one short line, secrets hidden."""
     call = row.call
     return line(call, settings().redact) if call else ""
+
+
+@register.filter
+def emq_path(name: str) -> SafeString:
+    """A dotted path that may be broken after its dots."""
+    return format_html_join(mark_safe(".<wbr>"), "{}", ((part,) for part in name.split(".")))
 
 
 @register.filter

@@ -286,7 +286,7 @@ def test_pause_and_resume(operator, client, yard):
     target = url("queue_pause", queue=yard.queue)
     page = operator.post(target, {"to": "pause", "why": "the disk is full"}, follow=True)
     assert texts(page) == [f"Queue '{yard.queue}' is paused."]
-    assert "Paused by anna." in page.content.decode()
+    assert "Paused by anna since" in page.content.decode()
     assert "the disk is full" in page.content.decode()
     page = operator.post(target, {"to": "pause"}, follow=True)
     assert texts(page) == ["It was paused before."]

@@ -39,6 +39,7 @@ def fail(client, queue, jobs, error, trace="", *, last=True):
 
 def play(client):
     """Fill a server; answers the id of a job that has been through a lot."""
+    scripts.register(client, ["mail", "images", "reports"])
     hero = story(client)
     for queue, task, error, count in (
         ("mail", "shop.mail.send_receipt", "shop.smtp.ServerBusy: 451 4.7.1 Try again later", 7),
@@ -63,7 +64,6 @@ def play(client):
     ):
         if count:
             admit(client, queue, count, task, language="de", token="s3cret")
-    scripts.register(client, ["reports"])
     admit(client, "mail", 9, "shop.mail.remind", due="+5400000", customer=17)
     finished = claim(client, "images", 12)
     scripts.complete(

@@ -69,7 +69,8 @@ def test_pause_and_resume(page, client, queue, probe):
         page.goto(url("queue_change", queue=queue))
         page.get_by_label("Why it is paused").fill("the disk is full")
         page.get_by_role("button", name="Pause").click()
-        expect(page.get_by_text("the disk is full")).to_be_visible()
+        expect(page.locator(".emq-note-warn")).to_contain_text("Paused by anna since")
+        expect(page.locator(".emq-note-warn")).to_contain_text("the disk is full")
         nap_then_mark.using(queue=queue).enqueue(0, "y")
         page.reload()
         expect(tab(page, "Pending")).to_have_text("1")
@@ -154,20 +155,19 @@ def test_times_count_down(page, client, queue):
     expect(left).not_to_have_text(first)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_accessible(page, client, scheme):
-    """axe finds nothing serious or critical, at desk and telephone width; nor does the policy."""
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 390)])
+def test_every_page_is_accessible(page, client, scheme, width):
+    """axe finds nothing serious or critical, and nothing is wider than the window."""
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    pages = pages_of(play(client))
-    found = {}
-    for width in (1280, 390):
-        page.set_viewport_size({"width": width, "height": 800})
-        for name, visit in pages.items():
-            visit(page)
-            for violation in Axe().run(page).response["violations"]:
-                if violation["impact"] in ("serious", "critical"):
-                    nodes = [node["html"][:150] for node in violation["nodes"][:3]]
-                    found.setdefault(violation["id"], []).append((name, width, nodes))
-            wide = page.evaluate("document.documentElement.scrollWidth")
-            assert wide <= width, f"{name} is {wide} px wide at {width}"
-    assert found == {}
+    page.set_viewport_size({"width": width, "height": 800})
+    axe, found = Axe(), []
+    for name, visit in pages_of(play(client)).items():
+        visit(page)
+        for violation in axe.run(page).response["violations"]:
+            if violation["impact"] in ("serious", "critical"):
+                nodes = [node["html"][:150] for node in violation["nodes"][:3]]
+                found.append((name, violation["id"], nodes))
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        if wide > width:
+            found.append((name, "too wide", wide))
+    assert found == []
