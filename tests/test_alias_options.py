@@ -13,7 +13,6 @@ from tests.processes import wait_until
 from tests.variant import variant
 
 OPTIONS = {
-    "defaults": {},
     "decode_responses": {"CONNECTION_POOL_KWARGS": {"decode_responses": True}},
     "protocol 2": {"CONNECTION_POOL_KWARGS": {"protocol": 2}},
     "protocol 3": {"CONNECTION_POOL_KWARGS": {"protocol": 3}},
@@ -25,7 +24,6 @@ OPTIONS = {
         "COMPRESSOR": "django_redis.compressors.zlib.ZlibCompressor",
     },
     "ignore exceptions": {"IGNORE_EXCEPTIONS": True},
-    "small pool": {"CONNECTION_POOL_KWARGS": {"max_connections": 1}},
 }
 MORE = {"serializer": {"KEY_PREFIX": "shop", "VERSION": 7}}
 

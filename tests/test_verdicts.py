@@ -193,31 +193,31 @@ def test_an_unknown_task_runs_where_it_is_known(probe, client):
         assert probe.wait_for(1) == ["late"]
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b"\x80\x04\x95 a pickle",
-        b"",
-        b"{",
-        b"[]",
-        b"7",
-        b"null",
-        b'{"args":[]}',
-        b'{"task":7}',
-        b'{"task":"tests.probe.tasks.mark","args":{"0":"a"}}',
-        b'{"task":"tests.probe.tasks.mark","kwargs":["x"]}',
-        b'{"task":"\xff"}',
-        b"[" * 100_000,
-    ],
-)
-def test_a_bad_payload_is_buried(client, payload, probe):
-    """What is no payload is run by nobody and read by no unsafe loader."""
-    job = push(client, payload)
+BAD_PAYLOADS = [
+    b"\x80\x04\x95 a pickle",
+    b"",
+    b"{",
+    b"[]",
+    b"7",
+    b"null",
+    b'{"args":[]}',
+    b'{"task":7}',
+    b'{"task":"tests.probe.tasks.mark","args":{"0":"a"}}',
+    b'{"task":"tests.probe.tasks.mark","kwargs":["x"]}',
+    b'{"task":"\xff"}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_bad_payloads_are_buried(client, probe, processes):
+    """B84: what is no payload is run by nobody and read by no unsafe loader."""
+    jobs = [push(client, payload) for payload in BAD_PAYLOADS]
     tasks.mark.enqueue("good")
-    output = burst("--processes", "0")
-    row = dead_row(client, job)
-    assert "bad payload" in row["last_error"]
-    assert row["attempts"] == "1"
+    output = burst("--processes", processes)
+    rows = [dead_row(client, job) for job in jobs]
+    assert {row["attempts"] for row in rows} == {"1"}
+    assert all("bad payload" in row["last_error"] for row in rows)
     assert probe.marks() == ["good"]
     assert "Traceback" not in output
 
@@ -240,9 +240,9 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("processes", ["0", "1"])
-@pytest.mark.parametrize("task", [verdicts.raise_one, verdicts.araise_one])
-def test_errors_that_are_hard_to_store(probe, client, task, processes):
+def test_errors_that_are_hard_to_store(probe, client, processes):
     """Each is a failure, retried once and then dead with a text; the worker takes the next job."""
+    task = verdicts.raise_one if processes == "1" else verdicts.araise_one
     jobs = {kind: task.enqueue(kind) for kind in (*ERRORS, "huge")}
     tasks.mark.enqueue("next")
     output = burst("--processes", processes)

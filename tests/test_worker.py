@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 
 import pytest
+from django.core.management import CommandError, call_command
 
 import django_emq as emq
-from django_emq import inspector, scripts
+from django_emq import connections, inspector, scripts
 from tests.helpers import QUEUE, burst, children, is_running
 from tests.probe import tasks, verdicts
 from tests.processes import Worker, manage, wait_until
@@ -295,12 +296,26 @@ def test_reload_restarts_when_code_changes(probe, tmp_path: Path, monkeypatch):
         (["--no-such-option"], "unrecognized arguments: --no-such-option"),
     ],
 )
-def test_refused_options(arguments, message, capsys):
+def test_refused_options(arguments, message):
     """A bad option is named with the fact and the way out, and the status is not 0."""
-    from django.core.management import CommandError, call_command
-
     with pytest.raises(CommandError) as caught:
         call_command("emq_worker", *arguments)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["bad queue"], "'bad queue' is not allowed"),
+        (["--interval", "0.01"], "Use at least 0.05 seconds"),
+        (["--interval", "often"], "'often' is not a number of seconds"),
+        (["--batch", "0"], "'0' is not a whole number from 1"),
+    ],
+)
+def test_refused_options_of_the_reaper(arguments, message):
+    """The same for emq_reaper."""
+    with pytest.raises(CommandError) as caught:
+        call_command("emq_reaper", *arguments)
     assert message in str(caught.value)
 
 
@@ -309,9 +324,6 @@ def test_a_refused_option_is_no_traceback():
     done = manage("emq_worker", "--lease", "0")
     assert done.returncode == 1
     assert done.stderr.strip() == "CommandError: --lease is 0. Use at least 1 second."
-    done = manage("emq_reaper", "--interval", "0.01")
-    assert done.returncode == 1
-    assert "Use at least 0.05 seconds" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["emq_worker", "emq_reaper"])
@@ -333,22 +345,23 @@ def test_a_foreign_version_stops_the_worker(redis):
     assert "django_emq:1" in done.stderr
 
 
-def test_reaper_with_nothing_to_do():
+def test_reaper_with_nothing_to_do(capsys):
     """--once sweeps all queues once and ends."""
-    done = manage("emq_reaper", "--once")
-    assert done.returncode == 0
-    assert "reaped 0, dead 0, promoted 0, trimmed 0" in done.stdout
+    call_command("emq_reaper", "--once")
+    assert capsys.readouterr().out == "reaped 0, dead 0, promoted 0, trimmed 0\n"
 
 
-def test_reaper_trims_the_morgue(client, queue):
+def test_reaper_trims_the_morgue(queue, settings, capsys):
     """DEAD_MAX: the oldest of the morgue go."""
+    settings.EMQ = {"DEAD_MAX": 2}
+    client = connections.client()
     task = tasks.mark.using(queue=queue)
     jobs = [task.enqueue(i) for i in range(4)]
     claims = scripts.claim(client, queue, worker="w", request="1", lease_ms=60_000, count=4)
     for job in claims.jobs:
         scripts.bury(client, queue, [(job.id, job.token, "no use", "")])
-    done = manage("emq_reaper", "--once", queue, **variant(EMQ={"DEAD_MAX": 2}))
-    assert "trimmed 2" in done.stdout
+    call_command("emq_reaper", "--once", queue)
+    assert "trimmed 2" in capsys.readouterr().out
     assert inspector.counts(client, queue)["dead"] == 2
     assert inspector.state(client, queue, jobs[0].id) == "absent"
 

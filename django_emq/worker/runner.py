@@ -86,6 +86,8 @@ class Runner:
         outcome = self._context().run(self._attempt, context)
         desk.hygiene.clean()
         self.running = None
+        # Before the outcome is delivered: the courier that it wakes must see a runner that is free.
+        self.since = 0.0
         context.seconds = monotonic() - started
         self.busy += context.seconds
         self.jobs += 1
