@@ -90,8 +90,12 @@ class UnknownTask(EmqError, LookupError):
     """No task is registered under this name."""
 
 
-class InvalidArguments(EmqError, TypeError):
-    """An argument does not survive JSON."""
+class InvalidArguments(EmqError, TypeError, ValueError):
+    """An argument does not survive JSON.
+
+    A TypeError for what JSON has no form for, and a ValueError for what it has no value for
+    (NaN, infinity): one class, which is both.
+    """
 
 
 class InvalidOption(EmqError, ValueError):

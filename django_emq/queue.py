@@ -23,6 +23,7 @@ from .connections import Client
 from .exceptions import EmqError, OutcomeUnknown
 from .ids import mint
 from .jobs import Job, NewJob, encode
+from .keys import check_queue
 from .registry import Seconds, Task, Unsent
 
 PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
@@ -122,7 +123,7 @@ def cas(key: str, expected: str | bytes, value: str | bytes) -> bool:
 def _new_job(unsent: Unsent, conf: Settings) -> tuple[str, NewJob]:
     task = unsent.task
     payload = encode(task.name, unsent.args, unsent.kwargs, limit=conf.max_payload)
-    queue = task.queue or conf.default_queue
+    queue = check_queue(task.queue or conf.default_queue, conf.prefix)
     return queue, NewJob(mint(), payload, task.priority, task.due, task.fields)
 
 

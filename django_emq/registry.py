@@ -87,7 +87,7 @@ class Task(Generic[P, R]):
         ):
             object.__setattr__(self, name, value)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.func(*args, **kwargs)
 
     def using(self, **options: Any) -> Task[P, R]:
@@ -97,19 +97,19 @@ class Task(Generic[P, R]):
                 raise InvalidOption(_unknown("option", option, list(USING)))
         return replace(self, **options)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Enqueue a job with these arguments; see `queue.enqueue`."""
         from . import queue
 
         return queue.enqueue(self, *args, **kwargs)
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def aenqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue`, awaited."""
         from . import queue
 
         return await queue.aenqueue(self, *args, **kwargs)
 
-    def job(self, *args: P.args, **kwargs: P.kwargs) -> Unsent:
+    def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Unsent:
         """A job that is not enqueued yet, for `enqueue_many`."""
         return Unsent(self, args, kwargs)
 

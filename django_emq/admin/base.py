@@ -20,9 +20,8 @@ from django.utils.translation import gettext as _
 from .. import connections, inspector
 from ..conf import settings
 from ..connections import Client
-from ..exceptions import EmqError, ServerError
+from ..exceptions import OutcomeUnknown, ServerError
 from ..keys import QUEUE_NAME
-from ..log import get_logger
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 else:
     ModelAdmin = admin.ModelAdmin
 
-logger = get_logger("admin")
 View = Callable[..., HttpResponse]
 
 # Seconds for one call: a page must say within three that the server does not answer.
@@ -95,7 +93,7 @@ class Pages(ModelAdmin):
             request.current_app = self.admin_site.name
             try:
                 return view(request, **{key: unquote(value) for key, value in kwargs.items()})
-            except EmqError as error:
+            except ServerError as error:
                 return self.away(request, error)
 
         model = f"{self.opts.app_label}_{self.opts.model_name}"
@@ -110,10 +108,8 @@ class Pages(ModelAdmin):
             request, f"django_emq/admin/{template}.html", {**frame, **context}, status=status
         )
 
-    def away(self, request: HttpRequest, error: EmqError) -> HttpResponse:
+    def away(self, request: HttpRequest, error: ServerError) -> HttpResponse:
         """The page for when the server is away: plain words, and what became of an action."""
-        if not isinstance(error, ServerError):
-            logger.error("admin: %s", error)
         sent = getattr(request, "emq_sent", None)
         return self.render(
             request,
@@ -121,6 +117,7 @@ class Pages(ModelAdmin):
             status=503,
             title=_("The queue's server does not answer"),
             alias=settings().cache_alias,
+            refusal="" if isinstance(error, OutcomeUnknown) else str(error),
             acted=request.method == "POST",
             sent=sent is not None,
             done=sent,

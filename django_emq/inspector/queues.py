@@ -9,7 +9,7 @@ from typing import Any
 
 from ..connections import Client
 from ..exceptions import UnknownSet
-from ..keys import queue_keys, reserve_keys
+from ..keys import QUEUE_NAME, queue_keys, reserve_keys
 from ._read import SETS, age, ask, instant, number, numbers, text, texts, to_ms
 
 CHART_MINUTES = 60
@@ -54,7 +54,8 @@ class Minute:
 def queues(client: Client) -> list[str]:
     """Names of all queues ever used on this server."""
     key = reserve_keys(client.prefix).queues
-    return sorted(text(name) for name in client.read(lambda raw: raw.smembers(key)))
+    names = map(text, client.read(lambda raw: raw.smembers(key)))
+    return sorted(n for n in names if QUEUE_NAME.match(n) and n != client.prefix)
 
 
 def is_known(client: Client, queue: str) -> bool:

@@ -117,6 +117,7 @@ class Courier:
             self.inbox.put(None)
         self.loop.stop()
         self._wake.drop()
+        self.ledger.compact()  # nothing is left for the supervisor to give back
 
     def step(self) -> None:
         """Do what is due, or sleep until something is."""

@@ -149,3 +149,21 @@ def test_the_pages_come_back_with_the_server(operator, client, yard, settings):
     assert operator.get(url("queue_changelist")).status_code == 503
     settings.CACHES = good
     assert operator.get(url("queue_changelist")).status_code == 200
+
+
+def test_a_server_that_is_loading_or_forbids(operator, redis, server, settings):
+    """What the server itself says is told, with status 503."""
+    redis.execute_command("ACL", "SETUSER", "guest", "on", "nopass", "~*", "+@all", "-smembers")
+    settings.CACHES = {
+        **settings.CACHES,
+        "emq": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": server.url.replace("//", "//guest:any@", 1),
+        },
+    }
+    try:
+        page = operator.get(url("queue_changelist"))
+        assert page.status_code == 503
+        assert "refuses this user" in page.content.decode()
+    finally:
+        redis.execute_command("ACL", "DELUSER", "guest")
