@@ -58,6 +58,10 @@ class Hygiene:
         if getattr(self._local, "opened", False):
             reset_queries()
             close_old_connections()
+            for connection in connections.all(initialized_only=True):
+                # What a job closed underneath Django; known without asking the database.
+                if getattr(connection.connection, "closed", False):
+                    connection.close()
 
     def rouse(self) -> None:
         """Close what has died while the thread was idle, so that the next job does not meet it."""
