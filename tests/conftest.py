@@ -57,6 +57,9 @@ def _clean(_sweeper: redis_py.Redis) -> Iterator[None]:
     """Each test begins on an empty database. It is ours: `private_server` sees to that."""
     yield
     _sweeper.flushdb()
+    from django_emq import connections
+
+    connections.reset()  # what the process remembers of the database is gone with it
 
 
 @pytest.fixture

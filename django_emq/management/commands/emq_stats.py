@@ -75,9 +75,7 @@ class Command(EmqCommand):
         self.say(table([HEADINGS, *(queue_row(queue) for queue in stats)]))
         for queue in stats:
             if queue.paused:
-                self.say(
-                    f"{queue.queue} is paused" + (f" by {queue.paused_by}" * bool(queue.paused_by))
-                )
+                self.say(pause_line(queue))
         self.say("")
         if workers:
             headings = ("worker", "queues", "processes", "threads", "jobs", "state", "last beat")
@@ -99,6 +97,16 @@ def queue_row(stats: QueueStats) -> tuple[str, ...]:
     )
 
 
+def pause_line(stats: QueueStats) -> str:
+    """Since when, by whom and why a queue is paused."""
+    parts = [f"{stats.queue} is paused"]
+    if stats.paused_at is not None:
+        parts.append(stats.paused_at.strftime("since %Y-%m-%d %H:%M:%S UTC"))
+    if stats.paused_by:
+        parts.append(f"by {stats.paused_by}")
+    return " ".join(parts) + (f": {stats.paused_why}" if stats.paused_why else "")
+
+
 def worker_row(worker: Worker) -> tuple[str, ...]:
     """One line of the workers' table."""
     names = ("queues", "processes", "threads", "jobs", "state")
@@ -110,9 +118,8 @@ def span(seconds: float) -> str:
     """A time span for people: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
     for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
         if seconds < limit:
-            return (
-                f"{seconds / unit:.1f} {name}" if seconds < 10 else f"{seconds / unit:.0f} {name}"
-            )
+            value = seconds / unit
+            return f"{value:.{1 if value < 10 else 0}f} {name}"
     return f"{seconds / 86400:.0f} d"
 
 
