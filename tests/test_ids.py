@@ -64,22 +64,28 @@ def test_forked_children_mint_no_id_twice():
 
 
 def test_siblings_forked_from_one_moment():
-    """Two children forked right after each other mint at the same time, and differ."""
+    """Four children with one parent's random state mint at the same time, and differ."""
     mint()
-    pipes = [os.pipe() for _ in range(2)]
-    for reader, writer in pipes:
+    gate, starter = os.pipe()
+    lots = []
+    for _ in range(4):
+        reader, writer = os.pipe()
         if not os.fork():
-            os.close(reader)
+            os.close(starter)
+            os.read(gate, 1)  # the end of the pipe, for all of them at once
             with os.fdopen(writer, "wb") as file:
-                pickle.dump([mint() for _ in range(2000)], file)
+                pickle.dump([mint() for _ in range(5000)], file)
             os._exit(0)
         os.close(writer)
-    lots = []
-    for reader, _ in pipes:
+        lots.append(reader)
+    os.close(gate)
+    os.close(starter)
+    minted = []
+    for reader in lots:
         with os.fdopen(reader, "rb") as file:
-            lots.append(pickle.load(file))
+            minted += pickle.load(file)
         os.wait()
-    assert len(set(lots[0]) | set(lots[1])) == 4000
+    assert len(set(minted)) == len(minted) == 20_000
 
 
 def test_minted_at_is_the_time_of_minting():

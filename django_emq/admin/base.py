@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 
@@ -142,11 +142,3 @@ class Pages(ModelAdmin):
             action_flag=flag,
             change_message=message,
         )
-
-
-def usable(names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Names in the registry that can be queues, and those that a stranger has put there."""
-    found = list(names)
-    prefix = settings().prefix
-    sound = [name for name in found if QUEUE_NAME.match(name) and name != prefix]
-    return sound, [name for name in found if name not in set(sound)]

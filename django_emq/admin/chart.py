@@ -54,7 +54,8 @@ def chart(minutes: Sequence[Minute]) -> Chart:
         points.append(f"{x + step / 2:.2f},{HEIGHT - tall(minute.enqueued):.2f}")
     return Chart(
         bars=bars,
-        line=" ".join(points),
+        # The minute that is running would draw the line down to the ground.
+        line=" ".join(points[:-1]),
         bar_width=round(step - 1.5, 2),
         top=top,
         enqueued=sum(minute.enqueued for minute in minutes),

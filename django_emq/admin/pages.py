@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from .. import inspector, scripts
-from .base import Pages, client, usable
+from .base import Pages, client
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -26,7 +26,7 @@ class MorgueAdmin(Pages):
 
     def morgue(self, request: HttpRequest) -> HttpResponse:
         """Groups, the newest death first; the actions are those of the queues' pages."""
-        names, _strange = usable(inspector.queues(client()))
+        names = inspector.queues(client())
         found = inspector.morgue(client(), names)
         view = self.may(request, "view_queue")
         return self.render(
@@ -51,7 +51,7 @@ class WorkerAdmin(Pages):
     def workers(self, request: HttpRequest) -> HttpResponse:
         """Workers, the latest beat first, with their jobs; and held jobs of nobody we know."""
         found = inspector.workers(client())
-        names, _strange = usable(inspector.queues(client()))
+        names = inspector.queues(client())
         rows = inspector.held(client(), names[:QUEUES_MAX])
         table = [(one, [row for row in rows if one.holds(row)]) for one in found[:WORKERS_MAX]]
         orphans = [row for row in rows if not any(one.holds(row) for one in found)]

@@ -15,7 +15,7 @@ from .. import inspector, scripts
 from ..exceptions import JobGone, Refused
 from ..inspector import SETS, Filter, JobRow, Mark
 from .acting import AGES, Acting, filter_fields, read_filter
-from .base import client, usable
+from .base import client
 from .chart import chart
 from .forms import PayloadForm
 from .jobs import describe
@@ -53,7 +53,7 @@ class QueueAdmin(Acting):
 
     def queues(self, request: HttpRequest) -> HttpResponse:
         """All queues with their figures, and the search for a job."""
-        names, strange = usable(inspector.queues(client()))
+        names = inspector.queues(client())
         wanted = request.GET.get("q", "").strip()
         if wanted and (found := self._find(request, wanted, names)):
             return found
@@ -70,7 +70,6 @@ class QueueAdmin(Acting):
             totals={name: sum(one.counts[name] for one in stats) for name in SETS},
             workers=len(listening),
             chart=chart(inspector.last_hour(client(), shown)),
-            strange=strange,
             query=wanted,
             number=number,
             pages=pages,

@@ -73,7 +73,7 @@ def server(client: Client) -> ServerFacts:
         ],
         refused=refused,
     )
-    facts.findings.extend(_findings(facts))
+    facts.findings.extend(findings(facts))
     return facts
 
 
@@ -85,7 +85,7 @@ def _settings(config: Any) -> dict[str, str]:
     return texts(config)
 
 
-def _findings(facts: ServerFacts) -> list[str]:
+def findings(facts: ServerFacts) -> list[str]:
     """What may cost jobs, a sentence each with the way out."""
     info, config = facts.info, facts.config
     found = []

@@ -121,7 +121,7 @@ class Supervisor:
         """What the server is needed for; what fails is due again at the next try."""
         called = True
         if now >= self._extend_at:
-            self._extend(now)
+            called = self._extend(now)
             self._extend_at = now + self._every
         elif self._orphans:
             self._give_back()
@@ -230,8 +230,9 @@ class Supervisor:
 
     # -- leases -------------------------------------------------------------------------------
 
-    def _extend(self, now: float) -> None:
-        """Extend what the children hold, and tell them what they have lost."""
+    def _extend(self, now: float) -> bool:
+        """Extend what the children hold, and tell them what they have lost; whether they held any."""
+        called = False
         for child in self._living():
             lost: list[tuple[bytes, int]] = []
             names = self.options.queues
@@ -239,6 +240,7 @@ class Supervisor:
                 (names[queue], job_id, token) for queue, job_id, token in child.page.held()
             )
             for queue, items in held.items():
+                called = True
                 for start in range(0, len(items), CALL_MAX):
                     part = items[start : start + CALL_MAX]
                     verdicts = scripts.extend(
@@ -252,6 +254,7 @@ class Supervisor:
             child.page.extended(now)
             if lost:
                 child.page.tell_lost(lost)
+        return called
 
     def _give_back(self) -> None:
         """Give back what a dead child held: at once, counted as a stall where a job had started."""

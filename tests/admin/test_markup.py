@@ -76,7 +76,6 @@ def test_no_page_carries_it_raw(operator, client, queue, nasty):
     job = pages[9].content.decode()
     assert "&lt;img src=x onerror=alert(1)&gt;" in job
     assert "&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;" in job
-    assert "&lt;b&gt;name&lt;/b&gt;" in pages[1].content.decode()
 
 
 @pytest.mark.parametrize("view", ["queue_change", "queue_job", "queue_act"])

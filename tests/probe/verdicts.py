@@ -143,6 +143,12 @@ def mark_deadline(x):
     _append(f"{x} {left:.3f}")
 
 
+@emq.task
+def nap_then_mark_deadline(seconds, x):
+    time.sleep(seconds)
+    mark_deadline.func(x)
+
+
 @emq.task(lease=60)
 def mark_own_deadline(x):
     mark_deadline.func(x)
