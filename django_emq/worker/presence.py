@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 from .. import __version__, scripts
@@ -26,6 +27,7 @@ class Presence:
         scripts.register(self._client, options.queues)
         facts = {
             "name": options.name,
+            "host": socket.gethostname(),
             "pid": os.getpid(),
             "queues": " ".join(options.queues),
             "processes": options.processes,

@@ -231,7 +231,7 @@ class Supervisor:
     # -- leases -------------------------------------------------------------------------------
 
     def _extend(self, now: float) -> bool:
-        """Extend what the children hold, and tell them what they have lost; whether they held any."""
+        """Extend what the children hold, and tell them what they lost; whether they hold any."""
         called = False
         for child in self._living():
             lost: list[tuple[bytes, int]] = []
