@@ -122,7 +122,12 @@ class Worker:
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(MANAGE), "emq_worker", *options],
-                env={**os.environ, "EMQ_URL": lab.server.url, VARIABLE: str(lab.folder / "board")},
+                env={
+                    **os.environ,
+                    "DJANGO_SETTINGS_MODULE": "testproject.settings",
+                    "EMQ_URL": lab.server.url,
+                    VARIABLE: str(lab.folder / "board"),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

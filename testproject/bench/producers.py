@@ -48,7 +48,8 @@ def _by_bare_loop(bench: Lab, count: int) -> float:
         new = NewJob(mint(), f'{{"task":"{noop.name}","args":[{job}]}}')
         batch = Batch(connections.client())  # only notes the call
         scripts.enqueue(batch, bench.queue, [new], request=new.id, producer="floor")
-        calls.append(batch.calls[0][1][1:])
+        script, call, _ = batch.calls[0]
+        calls.append((script.sha, *call))
     gc.collect()
     start = perf_counter()
     for call in calls:
