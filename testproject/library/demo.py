@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -51,12 +51,13 @@ class Demo:
         self.kill: Kill | None = None
 
     def run(self) -> Report:
-        """Measure all files, by the queue and then without it."""
+        """Measure all files, by the queue and, beside it, without it."""
         self.prepare()
         self.enqueue()
-        with Crew(self.logs) as crew:
-            self.work(crew)
-        expected = self.look_outside()
+        with verdicts(self.root, self.paths) as outside:
+            with Crew(self.logs) as crew:
+                self.work(crew)
+            expected = self.look_outside(outside)
         return self.report(expected)
 
     def prepare(self) -> None:
@@ -169,11 +170,13 @@ class Demo:
 
     # -- the reckoning ------------------------------------------------------------------------
 
-    def look_outside(self) -> dict[str, Figures | str]:
-        """Measure the same files without the queue."""
+    def look_outside(
+        self, outside: Iterable[tuple[str, Figures | str]]
+    ) -> dict[str, Figures | str]:
+        """What measuring the same files comes to without the queue."""
         found = {}
         with Bar(self.console, "check", len(self.paths)) as bar:
-            for path, answer in verdicts(self.root, self.paths):
+            for path, answer in outside:
                 found[path] = answer
                 bar.show(len(found), "the same, outside the queue")
         return found

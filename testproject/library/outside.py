@@ -6,8 +6,9 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -22,8 +23,13 @@ def die_with_the_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def verdicts(root: Path, paths: Sequence[str]) -> Iterator[tuple[str, Figures | str]]:
-    """Each path with what measuring that file comes to, in the order of the paths."""
+@contextmanager
+def verdicts(root: Path, paths: Sequence[str]) -> Iterator[Iterable[tuple[str, Figures | str]]]:
+    """Each path with what measuring that file comes to, in the order of the paths.
+
+    The work begins at once, beside whatever the caller does, and yields to it: what the queue's
+    workers leave of the cores is enough.
+    """
     pool = ProcessPoolExecutor(
         max_workers=os.cpu_count(),
         # Not forked: the connections of this process are none of theirs.
@@ -32,12 +38,13 @@ def verdicts(root: Path, paths: Sequence[str]) -> Iterator[tuple[str, Figures | 
     )
     try:
         todo = [root / path for path in paths]
-        yield from zip(paths, pool.map(verdict, todo, chunksize=8), strict=True)
+        yield zip(paths, pool.map(verdict, todo, chunksize=8), strict=True)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def obey_the_parent() -> None:
-    """Leave Control-C to the parent, and do not outlive it."""
+    """Leave Control-C to the parent, do not outlive it, and let others go first."""
+    os.nice(10)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_the_parent()
