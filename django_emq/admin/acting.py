@@ -174,7 +174,7 @@ def _note(request: HttpRequest) -> Any:
     """Let the page for a server that is away know how far the action came."""
 
     def sent(done: int) -> None:
-        request.emq_sent = done  # type: ignore[attr-defined]
+        request.META["emq.sent"] = done
 
     return sent
 

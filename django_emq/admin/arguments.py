@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from .. import registry
@@ -73,10 +74,9 @@ def _json(value: Any) -> str:
 def _parameters(call: Call) -> list[str]:
     """The names of the parameters that the positional arguments go to, '' where unknown."""
     names: list[str] = []
-    try:
+    parameters: Iterable[inspect.Parameter] = ()
+    with suppress(UnknownTask, TypeError, ValueError):  # a task of another version of the code
         parameters = inspect.signature(registry.get(call.task).func).parameters.values()
-    except (UnknownTask, TypeError, ValueError):
-        parameters = ()  # type: ignore[assignment]
     for parameter in parameters:
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)

@@ -110,7 +110,7 @@ class Pages(ModelAdmin):
 
     def away(self, request: HttpRequest, error: ServerError) -> HttpResponse:
         """The page for when the server is away: plain words, and what became of an action."""
-        sent = getattr(request, "emq_sent", None)
+        sent = request.META.get("emq.sent")
         return self.render(
             request,
             "away",

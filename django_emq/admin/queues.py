@@ -92,7 +92,7 @@ class QueueAdmin(Acting):
         """Pause or resume a queue, as the form says, and go back to it."""
         self.queue(queue)
         by = request.user.get_username()
-        request.emq_sent = 0  # type: ignore[attr-defined]
+        request.META["emq.sent"] = 0
         if request.POST.get("to") == "resume":
             changed = scripts.resume(client(), queue, by=by)
             told = _("Queue '%(queue)s' was resumed.") if changed else _("It was not paused.")
@@ -184,7 +184,7 @@ class QueueAdmin(Acting):
         form = PayloadForm(row.payload, request.POST if request.method == "POST" else None)
         if form.is_valid():
             by = request.user.get_username()
-            request.emq_sent = 0  # type: ignore[attr-defined]
+            request.META["emq.sent"] = 0
             try:
                 scripts.update(client(), queue, job_id, form.payload, by=by)
             except Refused as refusal:
