@@ -153,9 +153,7 @@ class Worker:
             counted = True
             for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
                 name, *rest = line.split()
-                if not name.endswith(
-                    ":"
-                ):  # "<from>-<to> <rights> <offset> <device> <inode> <path>"
+                if not name.endswith(":"):  # range, rights, offset, device, inode, path
                     counted = rest[4:] != [str(self.board)]
                 elif name == "Rss:" and counted:
                     kilobytes += int(rest[0])
