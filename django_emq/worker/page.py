@@ -15,7 +15,7 @@ RUN, STOP, STOP_NOW = 0, 1, 2
 ID_SIZE = 32
 _put_id = struct.Struct(f"{ID_SIZE}s").pack_into  # fills up with zeros
 LOST_SIZE = 16 * 1024
-HELD_AHEAD = 1000  # jobs that a child may hold beside those that run
+HELD_AHEAD = 4000  # jobs that a child may hold beside those that run
 
 # Numbers in front of the page: eight bytes each. _HELD is followed by the other buffer's size.
 _GENERATION, _COMMAND, _LOST_COUNT, _LOST_BYTES, _READY, _JOBS, _HELD = range(7)
