@@ -190,21 +190,32 @@ def snapshot(client: Client, queue: str) -> dict[str, Any]:
 def books_balance(
     client: Client, queue: str, before: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Check that each job is in one place; answer all tokens, to be given as `before` later.
+    """Check that each job is in one place; answer all tokens, to be given as `before` later."""
+    state = snapshot(client, queue)
+    rows = {
+        job_id: {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
+        for job_id, fields in state["rows"].items()
+    }
+    return balance({**state, "rows": rows}, before)
+
+
+def balance(
+    state: Mapping[str, Mapping[str, Any]], before: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The check itself, of the sets by their names and of `rows`; answers all tokens.
 
     (1) each id is in exactly one set; (2) the row's state names that set; (3) no set holds an id
     without a row; (4) no row is outside all sets; (5) no token is lower than it was before.
     """
-    state = snapshot(client, queue)
-    rows = state.pop("rows")
+    rows = state["rows"]
     places: dict[str, list[str]] = {}
-    for name, entries in state.items():
-        for job_id in entries:
+    for name in SETS:
+        for job_id in state[name]:
             places.setdefault(job_id, []).append(STATES.get(name, name))
     assert all(len(names) == 1 for names in places.values()), places
     assert set(places) == set(rows), f"ids without the other: {sorted(set(places) ^ set(rows))[:5]}"
-    assert {i: [r[b"state"].decode()] for i, r in rows.items()} == places
-    tokens = {job_id: int(fields[b"attempts"]) for job_id, fields in rows.items()}
+    assert {i: [r["state"]] for i, r in rows.items()} == places
+    tokens = {job_id: int(fields["attempts"]) for job_id, fields in rows.items()}
     lower = {i: t for i, t in (before or {}).items() if tokens.get(i, t) < t}
     assert not lower, f"tokens went down: {lower}"
     return tokens
