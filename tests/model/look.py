@@ -6,10 +6,10 @@ import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from books import SETS
+
 from django_emq.connections import Client
 from django_emq.keys import Keys
-
-SETS = ("pending", "active", "schedule", "dead", "done")
 
 _LOOK = """
 local base, since = ARGV[1], ARGV[2]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from books import SETS, balance
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -15,8 +16,7 @@ from django_emq import connections, scripts
 from django_emq.exceptions import EmqError
 from django_emq.jobs import Claims, NewJob, Reaped
 from django_emq.keys import queue_keys, reserve_keys
-from tests.conformance.wire import balance
-from tests.model.look import SETS, Ms, look, pass_ms
+from tests.model.look import Ms, look, pass_ms
 from tests.model.model import Model
 
 # A wait is a number of these, and time passes in these and a little: so a time that has come, and
@@ -33,6 +33,7 @@ units = st.integers(1, 2).map(lambda n: n * UNIT)
 # What a number stands for is looked up when its turn comes: an id or a token of this example.
 picks = st.integers(0, 2**16)
 some = st.lists(picks, min_size=1, max_size=4)
+some_time = st.sampled_from((1, 0, 2))
 few = st.sampled_from((500, 2, 1))
 letters = st.sampled_from("ab")
 queues = itertools.count()
@@ -100,11 +101,15 @@ class Machine(RuleBasedStateMachine):
         self._same(found.limiter, model.used if open_ else 0, "limiter")
         self._same(found.totals, dict(model.totals), "totals")
         self._same(found.counted, dict(model.totals), "totals of the minutes")
-        said = [(f["event"], f.get("id", ""), f.get("token", "")) for _, f in found.trail]
-        self._same(sorted(said), sorted(model.trail), "trail")
+        trail = [(f["event"], f.get("id", ""), f.get("token", "")) for _, f in found.trail]
+        self._same(sorted(trail), sorted(model.trail), "trail")
         self.since = found.trail[-1][0] if found.trail else self.since
         self._take_over(found)
-        self.lowest = balance({**found.sets, "rows": found.rows}, self.lowest)
+        said = {
+            i: {b"state": row["state"].encode(), b"attempts": row["attempts"]}
+            for i, row in found.rows.items()
+        }
+        self.lowest = balance({**found.sets, "rows": said}, self.lowest)
 
     def _take_over(self, found: Any) -> None:
         """The times that the server has stored, within the bounds as they were found to be."""
@@ -205,9 +210,12 @@ class Machine(RuleBasedStateMachine):
         _, jobs = self.do("claim", **call)
         self.tokens += [(job_id, token) for job_id, _, token, _ in jobs]
 
-    @rule(picks=some, keep_ms=st.sampled_from((0, UNIT)))
-    def complete(self, picks, keep_ms):
-        self.do("complete", [(*self.item(pick), "42") for pick in picks], keep_ms=keep_ms)
+    @rule(picks=some, keep_ms=st.sampled_from((0, UNIT)), said=st.booleans())
+    def complete(self, picks, keep_ms, said):
+        items = [(*self.item(pick), "42") for pick in picks]
+        if said:
+            self.do("log", *items[0][:2], "the last line")
+        self.do("complete", items, keep_ms=keep_ms)
 
     @rule(picks=some, wait=units, maximum=st.integers(1, 3), trace=st.sampled_from(("", "trace")))
     def retry(self, picks, wait, maximum, trace):
@@ -227,40 +235,49 @@ class Machine(RuleBasedStateMachine):
     def bury(self, picks, trace):
         self.do("bury", [(*self.item(pick), "no use", trace) for pick in picks])
 
-    @rule(picks=some)
-    def discard(self, picks):
-        self.do("discard", [self.item(pick) for pick in picks])
+    @rule(picks=some, said=st.booleans())
+    def discard(self, picks, said):
+        items = [self.item(pick) for pick in picks]
+        if said:
+            self.do("log", *items[0], "the last line")
+        self.do("discard", items)
 
     @rule(picks=some, lease_ms=st.sampled_from((0, UNIT, 2 * UNIT)))
     def extend(self, picks, lease_ms):
         self.do("extend", [self.item(pick) for pick in picks], lease_ms=lease_ms)
 
-    @rule(pick=picks, keep=st.integers(1, 3), line=st.sampled_from(("a line", "")))
-    def speak(self, pick, keep, line):
-        """Progress or a line of the log."""
-        if line:
-            self.do("log", *self.item(pick), line, keep=keep)
-        else:
-            self.do("progress", *self.item(pick), f"{keep}0 %")
+    @rule(picks=some)
+    def progress(self, picks):
+        for pick in picks:
+            self.do("progress", *self.item(pick), f"{pick} %")
+
+    @rule(picks=some, keep=st.integers(1, 3))
+    def log(self, picks, keep):
+        for pick in picks:
+            self.do("log", *self.item(pick), f"line {pick}", keep=keep)
 
     # -- time, and sweepers -------------------------------------------------------------------
 
-    @rule(n=st.integers(1, 2))
+    @rule(n=some_time)
     def time_passes(self, n):
-        ms = n * UNIT + A_LITTLE
-        pass_ms(self.client, self.keys, ms)
-        self._compare(lambda: self.model.pass_ms(ms))
+        """A lease or a wait, or two of them; or nothing."""
+        if ms := n * (UNIT + A_LITTLE):
+            pass_ms(self.client, self.keys, ms)
+            self._compare(lambda: self.model.pass_ms(ms))
 
-    @rule(batch=few)
-    def promote(self, batch):
+    @rule(n=some_time, batch=few)
+    def promote(self, n, batch):
+        self.time_passes(n)
         self.do("promote", batch=batch)
 
-    @rule(batch=few, max_stalls=st.integers(1, 3))
-    def reap(self, batch, max_stalls):
+    @rule(n=some_time, batch=few, max_stalls=st.integers(1, 3))
+    def reap(self, n, batch, max_stalls):
+        self.time_passes(n)
         self.do("reap", max_stalls=max_stalls, batch=batch)
 
-    @rule(batch=few, dead_max=st.integers(0, 2), ttl=units)
-    def trim(self, batch, dead_max, ttl):
+    @rule(n=some_time, batch=few, dead_max=st.integers(0, 2), ttl=units)
+    def trim(self, n, batch, dead_max, ttl):
+        self.time_passes(n)
         self.do("trim", dead_max=dead_max, dead_ttl_ms=ttl, batch=batch)
 
     # -- operators ----------------------------------------------------------------------------
