@@ -113,7 +113,9 @@ class Storm:
         deck = self._deck()
         ends = time.monotonic() + self.seconds
         next_at = said_at = time.monotonic()
-        while (now := time.monotonic()) < ends:
+        while (now := time.monotonic()) < ends or len(self.faults) < len(FAULTS):
+            if now > ends + PATIENCE:
+                raise CommandError(f"Too slow: of all faults only these came: {[*self.faults]}.")
             if now >= next_at:
                 fault = next(deck)
                 next_at = now + self.dice.uniform(0.2, 0.6)
