@@ -26,11 +26,13 @@ Way = Client | Batch
 VERSION = "django_emq:1"
 BATCH_MAX = 1000
 SENT_MS = 120_000
+WORDS = ("quiet", "resume", "stop")  # what a worker can be asked to do
+WORD_MS = 600_000  # how long a word waits for a worker that cannot reach the server
 
 NAMES = (
-    "beat bury cancel cas claim complete discard drain enqueue extend gate log obliterate pause "
-    "progress promote reap register release remove reprocess requeue resume retry snooze state "
-    "trim update"
+    "beat bury cancel cas claim complete control discard drain enqueue extend gate log obliterate "
+    "pause progress promote reap register release remove reprocess requeue resume retry snooze "
+    "state trim update"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 
@@ -270,11 +272,22 @@ def trim(client: Way, queue: str, *, dead_max: int, dead_ttl_ms: int, batch: int
     return result
 
 
-def beat(client: Way, worker: str, *, ttl_ms: int, facts: dict[str, Any]) -> None:
-    """Say that a worker is there, for `ttl_ms`; 0 signs it off."""
+def beat(client: Way, worker: str, *, ttl_ms: int, facts: dict[str, Any]) -> tuple[str, str]:
+    """Say that a worker is there, for `ttl_ms`; 0 signs it off.
+
+    Answers what it is asked to do, one of WORDS or '', and by whom.
+    """
     reserve = reserve_keys(client.prefix)
     pairs = [part for pair in facts.items() for part in pair]
-    _run(client, "beat", (reserve.workers, reserve.worker(worker)), (worker, ttl_ms, *pairs))
+    keys = (reserve.workers, reserve.worker(worker), reserve.word(worker))
+    result: tuple[str, str] = _run(client, "beat", keys, (worker, ttl_ms, *pairs), read_word)
+    return result
+
+
+def read_word(text: bytes) -> tuple[str, str]:
+    """What a worker is asked to do, one of WORDS or '', and by whom."""
+    word, _, by = text.decode(errors="replace").partition(" ")
+    return (word, by) if word in WORDS else ("", "")
 
 
 # -- the operators' verbs: they carry no token; `by` says who asks -----------------------------
@@ -376,6 +389,19 @@ def resume(client: Way, queue: str, *, by: str = "") -> bool:
     """Let a queue be claimed again; answers whether it was paused."""
     k = _keys(client, queue)
     return bool(_run(client, "resume", (k.meta, k.wake, k.trail), (client.trail_max, by)))
+
+
+def control(client: Way, worker: str, word: str, *, by: str = "") -> bool:
+    """Ask a worker to do one of WORDS at its next beat; answers whether there is such a worker.
+
+    quiet: take no more jobs, finish those that it holds, stay up. resume: take jobs again. stop:
+    as at a SIGTERM. Raises InvalidOption for another word.
+    """
+    if word not in WORDS:
+        raise InvalidOption(f"A worker cannot be asked to {word!r}. Use {', '.join(WORDS)}.")
+    reserve = reserve_keys(client.prefix)
+    keys = (reserve.worker(worker), reserve.word(worker))
+    return bool(_run(client, "control", keys, (word, by, WORD_MS)))
 
 
 def gate(client: Way, queue: str) -> None:

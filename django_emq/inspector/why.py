@@ -184,8 +184,13 @@ def _queue_stops(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
             "running": detail.running,
             "limit": limit,
         }
-    if not served(found, queue):
+    listening = served(found, queue)
+    if not listening:
         yield _no_worker(queue)
+    elif all(worker.state in ("quiet", "stopping") for worker in listening):
+        yield _("All workers that serve '%(queue)s' are quiet or stopping: they take no jobs.") % {
+            "queue": queue
+        }
 
 
 def _paused(queue: str, meta: dict[str, str], since: datetime | None) -> str:
