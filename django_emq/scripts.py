@@ -9,6 +9,7 @@ list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha1
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -300,34 +301,61 @@ def reprocess(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> l
     return _settle(client, "reprocess", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
 
 
-def requeue(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> list[Verdict]:
+def requeue(
+    client: Way, queue: str, ids: Sequence[str], *, by: str = "", only: str = ""
+) -> list[Verdict]:
     """Make waiting or held jobs ready now: 1 pending, NotInState or JobGone.
 
     The token of a held job moves first, so its run is refused.
+
+    :param only: 'active' or 'schedule': what is elsewhere by now is NotInState.
     """
     k = _keys(client, queue)
     keys = (k.active, k.schedule, k.pending, k.wake, k.metrics, k.trail)
-    return _settle(client, "requeue", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
+    options = (k.jobs, by, client.trail_max, _only(only, "active", "schedule"))
+    return _settle(client, "requeue", keys, options, zip(ids, strict=True))
 
 
-def cancel(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> list[Verdict]:
+def cancel(
+    client: Way, queue: str, ids: Sequence[str], *, by: str = "", only: str = ""
+) -> list[Verdict]:
     """Put waiting or held jobs into the morgue: 1 cancelled, NotInState or JobGone.
 
     The token of a held job moves first, so its run is refused.
+
+    :param only: 'active', 'schedule' or 'pending': what is elsewhere by now is NotInState.
     """
     k = _keys(client, queue)
     keys = (k.active, k.schedule, k.pending, k.dead, k.metrics, k.trail)
-    return _settle(client, "cancel", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
+    options = (k.jobs, by, client.trail_max, _only(only, "active", "schedule", "pending"))
+    return _settle(client, "cancel", keys, options, zip(ids, strict=True))
 
 
 def remove(
-    client: Way, queue: str, ids: Sequence[str], *, by: str = "", force: bool = False
+    client: Way,
+    queue: str,
+    ids: Sequence[str],
+    *,
+    by: str = "",
+    force: bool = False,
+    only: str = "",
 ) -> list[Verdict]:
-    """Delete jobs with their rows: 1 removed, JobGone, or JobHeld unless `force`."""
+    """Delete jobs with their rows: 1 removed, JobGone, or JobHeld unless `force`.
+
+    :param only: one of the five sets, or 'none' for rows that are in no set: what is elsewhere by
+        now is NotInState.
+    """
     k = _keys(client, queue)
     keys = (k.pending, k.active, k.schedule, k.dead, k.done, k.metrics, k.trail)
-    options = (k.jobs, by, client.trail_max, int(force))
+    sets = ("pending", "active", "schedule", "dead", "done", "none")
+    options = (k.jobs, by, client.trail_max, int(force), _only(only, *sets))
     return _settle(client, "remove", keys, options, zip(ids, strict=True))
+
+
+def _only(name: str, *allowed: str) -> str:
+    if name and name not in allowed:
+        raise UnknownSet(f"There is no set {name!r} here. Use one of: {', '.join(allowed)}.")
+    return name
 
 
 def drain(client: Way, queue: str, name: str, *, by: str = "", batch: int = 500) -> int:
@@ -355,11 +383,24 @@ def obliterate(client: Way, queue: str, *, force: bool = False, batch: int = 500
     return bool(_run(client, "obliterate", keys, args))
 
 
-def update(client: Way, queue: str, job_id: str, payload: str, *, by: str = "") -> None:
-    """Replace the payload of a job that is not held; raises JobGone, JobHeld."""
+def update(
+    client: Way,
+    queue: str,
+    job_id: str,
+    payload: str,
+    *,
+    by: str = "",
+    was: str | bytes | None = None,
+) -> None:
+    """Replace the payload of a job that is still to run; raises JobGone, JobHeld, NotInState.
+
+    :param was: the payload that is replaced: when another one is there, NotInState.
+    """
     k = _keys(client, queue)
-    keys = (k.active, k.job(job_id), k.trail)
-    _run(client, "update", keys, (job_id, payload, by, client.trail_max))
+    keys = (k.active, k.done, k.job(job_id), k.trail)
+    was = was.encode() if isinstance(was, str) else was
+    seen = "" if was is None else sha1(was, usedforsecurity=False).hexdigest()
+    _run(client, "update", keys, (job_id, payload, by, client.trail_max, seen))
 
 
 def progress(client: Way, queue: str, job_id: str, token: Token, value: str) -> None:
