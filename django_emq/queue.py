@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -28,6 +29,8 @@ from .registry import Seconds, Task, Unsent
 
 PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
 CHUNK = 500  # jobs in one script call
+# Seconds after which a process enters a queue again: somebody may have emptied the server since.
+KNOWN = 60.0
 
 
 def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -99,9 +102,10 @@ def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict
 
 
 def _admit(client: Client, queue: str, jobs: list[NewJob], producer: str) -> list[scripts.Verdict]:
-    if queue not in client.known_queues:
+    now = monotonic()
+    if now >= client.known_queues.get(queue, -KNOWN) + KNOWN:
         scripts.register(client, [queue])
-        client.known_queues.add(queue)
+        client.known_queues[queue] = now
     return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
 
 

@@ -33,7 +33,7 @@ WORD_MS = 600_000  # how long a word waits for a worker that cannot reach the se
 NAMES = (
     "beat bury cancel cas claim complete control discard drain enqueue extend gate log obliterate "
     "pause progress promote reap register release remove reprocess requeue resume retry snooze "
-    "state trim update"
+    "state trim unregister update"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 
@@ -371,7 +371,7 @@ def drain(client: Way, queue: str, name: str, *, by: str = "", batch: int = 500)
     return result
 
 
-def obliterate(client: Way, queue: str, *, force: bool = False, batch: int = 500) -> bool:
+def obliterate(client: Client, queue: str, *, force: bool = False, batch: int = 500) -> bool:
     """Delete up to `batch` jobs of a paused queue, and at the end the queue; whether more is left.
 
     Raises NotInState when the queue is not paused, or holds jobs and `force` is not given.
@@ -380,7 +380,22 @@ def obliterate(client: Way, queue: str, *, force: bool = False, batch: int = 500
     sets = (k.pending, k.schedule, k.dead, k.done, k.active)
     keys = (k.meta, *sets, k.wake, k.metrics, k.limiter, k.trail)
     args = (k.jobs, int(force), _batch(batch))
-    return bool(_run(client, "obliterate", keys, args))
+    left = bool(_run(client, "obliterate", keys, args))
+    if not left:  # a call of its own: the registry is in another slot of a cluster
+        unregister(client, queue)
+    return left
+
+
+def unregister(client: Client, queue: str) -> bool:
+    """Take a queue off the list of queues, unless a worker serves it; whether it is off.
+
+    A producer enters it again: at its next call, or, if it has used the queue in the last minute,
+    when that is over.
+    """
+    client.known_queues.pop(queue, None)
+    reserve = reserve_keys(client.prefix)
+    args = (queue, reserve.worker(""))
+    return bool(_run(client, "unregister", (reserve.queues, reserve.workers), args))
 
 
 def update(
