@@ -13,6 +13,7 @@ from django_emq.exceptions import JobGone, UnknownSet
 from django_emq.ids import mint
 from django_emq.inspector import Filter, Mark, ServerFacts
 from django_emq.inspector.server import findings
+from django_emq.inspector.why import EVENTS
 from tests.admin.yard import TASK, admit, kill, make_yard, payload
 from tests.processes import wait_until
 
