@@ -112,7 +112,7 @@ class Client:
         self.prefix = prefix
         self.trail_max = 0 if trail == "off" else TRAIL_MAX
         self.trail_all = TRAIL_MAX if trail == "all" else 0
-        self.known_queues: set[str] = set()
+        self.known_queues: dict[str, float] = {}  # in the registry, and until when
         self._warm: set[str] = set()
         errors = import_module(type(raw).__module__.split(".")[0] + ".exceptions")
         self.noscript: type[Exception] = errors.NoScriptError
