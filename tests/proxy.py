@@ -54,6 +54,8 @@ class Proxy:
         self._upstream = upstream
         self._rules: list[Rule] = []
         self._refused = False
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._links: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -75,6 +77,23 @@ class Proxy:
         """Pass on again."""
         self._refused = False
 
+    def freeze(self) -> None:
+        """Pass nothing on and close nothing, as a network that drops packets."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def thaw(self) -> None:
+        """Reset all connections, and pass on what comes over new ones."""
+
+        def reset() -> None:
+            self._cut()
+            self._flows.set()
+
+        self._loop.call_soon_threadsafe(reset)
+
+    def lead_to(self, upstream: str) -> None:
+        """New connections go to the server on this socket; the others stay where they are."""
+        self._upstream = upstream
+
     def _cut(self) -> None:
         for link in self._links:
             link.cancel()
@@ -89,6 +108,7 @@ class Proxy:
         async def requests() -> None:
             nonlocal act
             while data := await reader.read(1 << 20):
+                await self._flows.wait()
                 for rule in self._rules:
                     if act is Act.PASS:
                         act = rule.judge(data)
@@ -98,6 +118,7 @@ class Proxy:
 
         async def replies() -> None:
             while data := await up_reader.read(1 << 20):
+                await self._flows.wait()
                 if act is Act.CUT_AFTER:
                     return
                 if act is Act.PASS:

@@ -226,20 +226,6 @@ def test_no_check_opens_a_connection(tmp_path: Path) -> None:
 # -- field reports -------------------------------------------------------------------------------
 
 
-def test_B07_check_warns_of_the_default_alias_and_of_a_shared_database() -> None:
-    """A fixed id for each; nothing for an alias of its own on another database number."""
-    url = "redis://127.0.0.1:6379/0"
-    on_default = found({"CACHE_ALIAS": "default"}, default=alias(url), queue=False)
-    assert ids(on_default) == ["W001"]
-    assert "cache.clear() sends FLUSHDB" in on_default[0].msg
-
-    shared = found(default=alias(url), queue=alias("redis://localhost?db=0"))
-    assert ids(shared) == ["W002"]
-    assert "cache.clear() sends FLUSHDB" in shared[0].msg
-
-    assert found(default=alias(url), queue=alias("redis://127.0.0.1:6379/1")) == []
-
-
 @pytest.mark.parametrize(
     ("emq", "expected", "named"),
     [

@@ -168,31 +168,6 @@ def test_a_backoff_that_cannot_be_imported_costs_no_worker(probe, client):
 # -- what cannot be run or stored ---------------------------------------------------------------
 
 
-def test_an_unknown_task_fails_its_attempts(probe, client):
-    """A rename or a rolling release: the job is retried, then dead with the name; others run."""
-    job = push(client, '{"task":"shop.tasks.gone"}')
-    tasks.mark.enqueue("good")
-    settings = {"BACKOFF": 0, "MAX_ATTEMPTS": 3}
-    output = burst(**variant(EMQ=settings))
-    assert probe.marks() == ["good"]
-    row = dead_row(client, job)
-    assert row["failures"] == "3"
-    assert "shop.tasks.gone" in row["last_error"]
-    assert "Traceback" not in output
-
-
-def test_an_unknown_task_runs_where_it_is_known(probe, client):
-    """A worker that has the code runs what another one could not."""
-    job = tasks.mark.enqueue("late")
-    row = queue_keys(QUEUE).job(job.id)
-    client.raw.hset(row, "payload", '{"task":"shop.tasks.gone"}')
-    burst(**variant(EMQ={"BACKOFF": 0.5}))
-    assert inspector.row(client, QUEUE, job.id)["failures"] == "1"
-    client.raw.hset(row, "payload", '{"task":"tests.probe.tasks.mark","args":["late"]}')
-    with Worker():
-        assert probe.wait_for(1) == ["late"]
-
-
 BAD_PAYLOADS = [
     b"\x80\x04\x95 a pickle",
     b"",

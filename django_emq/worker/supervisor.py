@@ -217,7 +217,8 @@ class Supervisor:
             self._spawn_at.append(now)
             return
         self._quick_deaths = self._quick_deaths + 1 if now - child.started_at < QUICK else 0
-        pause = min(0.1 * 2**self._quick_deaths, 30.0) if self._quick_deaths > 3 else 0.0
+        deaths = self._quick_deaths
+        pause = min(0.1 * 2 ** min(deaths, 10), 30.0) if deaths > 3 else 0.0
         how = f"by signal {-code}" if code < 0 else f"with status {code}"
         logger.error("child %d ended %s; starting another one in %.1f s", child.pid, how, pause)
         self._spawn_at.append(now + pause)

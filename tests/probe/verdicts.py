@@ -224,3 +224,8 @@ def mark_types(one, two):
 @emq.task
 def any_names(x, *, task, self, name, queue, args, delay):
     _append(f"{x} {task} {self} {name} {queue} {args} {delay}")
+
+
+@emq.task(result_ttl=600)
+def mark_token(x):
+    _append(f"{x} token {emq.current_job().token}")
