@@ -35,7 +35,7 @@ class Reaper:
         self.client = client
         self.queues = queues
         self.interval = interval
-        self.batch = batch
+        self.batch = min(batch, scripts.BATCH_MAX)  # a call that moves as many was a full one
         self.returned = self.dead = self.promoted = self.trimmed = 0
         self._trim_at = 0.0
         self._stop = threading.Event()

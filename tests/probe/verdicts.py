@@ -117,7 +117,7 @@ def answer(kind):
     """Return something; its row is kept."""
     return {
         "plain": {"sum": 3, "text": "\u00e4\ud83d", "list": [1.5, None, True]},
-        "large": "x" * 3_000_000,
+        "large": "x" * 10_000_000,
         "none": None,
     }.get(kind, object())
 
@@ -229,3 +229,8 @@ def any_names(x, *, task, self, name, queue, args, delay):
 @emq.task(result_ttl=600)
 def mark_token(x):
     _append(f"{x} token {emq.current_job().token}")
+
+
+@emq.task
+def mark_size(x):
+    _append(len(x))
