@@ -234,3 +234,8 @@ def mark_token(x):
 @emq.task
 def mark_size(x):
     _append(len(x))
+
+
+@emq.task
+def mark_repr(x):
+    _append(ascii(x) if isinstance(x, str) else repr(x))
