@@ -70,7 +70,8 @@ class Reaper:
             if next_ms >= 0:
                 pause = min(pause, next_ms / 1000 + 0.001)
         if trim:
-            self._trim_at = monotonic() + TRIM_EVERY
+            # Nothing is kept for more than half as long again as it shall be.
+            self._trim_at = monotonic() + min(TRIM_EVERY, settings().dead_ttl / 2)
         return pause
 
     def sweep(self, queue: str, *, trim: bool = True) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,6 +53,8 @@ def forked(work: Callable[[], object]) -> Iterator[int]:
     if not pid:
         try:
             work()
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(0)
     try:
