@@ -2,7 +2,10 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from datetime import timedelta
+
+from django.core.cache import caches
 
 import django_emq as emq
 from tests.probe.tasks import _append
@@ -239,3 +242,14 @@ def mark_size(x):
 @emq.task
 def mark_repr(x):
     _append(ascii(x) if isinstance(x, str) else repr(x))
+
+
+@emq.task
+def read_cache_then_mark_token(seconds, x):
+    """Read the cache of the queue's alias all the time, whatever that answers."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        with suppress(Exception):
+            caches["emq"].get("of the project")
+        time.sleep(0.005)
+    _append(f"{x} token {emq.current_job().token}")

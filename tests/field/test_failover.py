@@ -1,0 +1,95 @@
+"""Field reports of servers that change their role, their policy, or what they allow."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import pytest
+from private_server import private_server
+
+import django_emq as emq
+from django_emq import connections, inspector
+from tests.conformance.wire import Clock, books_balance
+from tests.helpers import QUEUE, children, is_running, point_at
+from tests.probe import tasks
+from tests.processes import Worker, wait_until
+from tests.proxy import Proxy
+
+
+AT_ONCE = ["--repl-diskless-sync-delay", "0"]  # not after waiting for further replicas
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def pair():
+    """A primary and its replica, each with a unix socket; and the replica's port."""
+    first, second = free_port(), free_port()
+    with (
+        private_server(["--port", str(first), *AT_ONCE], own=True) as primary,
+        private_server(
+            ["--port", str(second), "--replicaof", "127.0.0.1", str(first)], own=True
+        ) as replica,
+    ):
+        with replica.client() as client:
+            wait_until(lambda: client.info("replication")["master_link_status"] == "up")
+        yield primary, replica, second
+
+
+def test_B77_server_became_a_replica(probe, settings, pair):
+    """A failover in mid-run, and the old connections lead to what is now read-only.
+
+    No process exits, work goes on within 5 s, all 200 run, none twice without a sweep, and an
+    enqueue in the gap never answers a job that is not there.
+    """
+    primary, replica, port = pair
+    with Proxy(primary.socket) as proxy:
+        point_at(settings, proxy.url)
+        made = emq.enqueue_many(tasks.nap_then_mark.job(0.05, i) for i in range(200))
+        options = ("--lease", "3", "--threads", "2")
+        with (
+            Worker(*options, EMQ_URL=proxy.url) as one,
+            Worker(*options, EMQ_URL=proxy.url) as two,
+        ):
+            probe.wait_for(40)
+            pids = [*children(one.pid), *children(two.pid)]
+            admitted, stop = [], threading.Event()
+
+            def produce():
+                while not stop.is_set():
+                    with contextlib.suppress(emq.ServerRefused, emq.OutcomeUnknown):
+                        admitted.append(tasks.nap.using(queue="gap").enqueue(0).id)
+                    time.sleep(0.005)
+
+            producer = threading.Thread(target=produce)
+            producer.start()
+            with primary.client() as client, replica.client() as other:
+                client.execute_command("FAILOVER", "TO", "127.0.0.1", str(port))
+                wait_until(lambda: other.info("replication")["role"] == "master")
+                proxy.lead_to(replica.socket)
+                wait_until(lambda: client.info("replication")["role"] == "slave")
+            clock, before = Clock(), len(probe.marks())
+            probe.wait_for(before + 20)
+            assert clock.seconds < 5
+            wait_until(lambda: len(set(probe.marks())) == 200)
+            stop.set()
+            producer.join()
+            client = connections.client()
+            wait_until(lambda: not any(inspector.counts(client, QUEUE).values()))
+            assert [*children(one.pid), *children(two.pid)] == pids
+            assert is_running(one.pid)
+            assert is_running(two.pid)
+            output = one.output + two.output
+        marks = probe.marks()
+        for number, job in enumerate(made):
+            if marks.count(str(number)) > 1:
+                assert f"lease of job {job.id} lapsed" in output
+        assert "Traceback" not in output
+        assert admitted
+        assert set(books_balance(client, "gap")) >= set(admitted)
+        assert client.raw.info("replication")["role"] == "master"
