@@ -16,7 +16,6 @@ from tests.probe import tasks
 from tests.processes import Worker, wait_until
 from tests.proxy import Proxy
 
-
 AT_ONCE = ["--repl-diskless-sync-delay", "0"]  # not after waiting for further replicas
 
 
