@@ -28,9 +28,9 @@ BATCH_MAX = 1000
 SENT_MS = 120_000
 
 NAMES = (
-    "beat bury cancel cas claim complete discard drain enqueue extend gate log obliterate pause "
-    "progress promote reap register release remove reprocess requeue resume retry snooze state "
-    "trim update"
+    "audit beat bury cancel cas claim complete discard drain enqueue extend gate log mend "
+    "obliterate pause progress promote reap register release remove reprocess requeue resume retry "
+    "rights snooze state trim update"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 

@@ -247,6 +247,7 @@ def words(entry: Entry) -> str:
         "requeued": _("was requeued by %(by)s; its token is now %(token)s"),
         "cancelled": _("was cancelled by %(by)s; its token is now %(token)s"),
         "removed": _("was removed by %(by)s"),
+        "mended": _("was mended by emq_fsck: %(note)s"),
         "updated": _("got another payload from %(by)s"),
         "drained": _("%(count)s jobs of '%(note)s' were removed by %(by)s"),
         "paused": _("the queue was paused by %(by)s. %(note)s"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_emq import connections, registry, scripts
+from django_emq import connections, registry, rights, scripts
 from django_emq.conf import settings
 from django_emq.exceptions import EmqError
 from django_emq.worker.child import make_page, run_child
@@ -88,6 +88,7 @@ class Command(EmqCommand):
             return
         worker = self.read(options)
         try:
+            rights.demand(connections.client(), worker.queues, rights.WORKER)
             scripts.register(connections.client(), worker.queues)
         except EmqError as error:
             raise CommandError(f"The worker cannot start: {error}") from error
