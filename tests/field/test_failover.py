@@ -1,16 +1,21 @@
 """Field reports of servers that change their role, their policy, or what they allow."""
 
 import contextlib
+import re
 import socket
 import threading
 import time
 
 import pytest
+from django.core.checks import run_checks
+from django.urls import reverse
 from private_server import private_server
 
 import django_emq as emq
 from django_emq import connections, inspector
-from tests.conformance.wire import Clock, books_balance
+from django_emq.keys import queue_keys
+from tests.admin.yard import make_yard
+from tests.conformance.wire import SETS, Clock, books_balance
 from tests.helpers import QUEUE, children, is_running, point_at
 from tests.probe import tasks
 from tests.processes import Worker, wait_until
@@ -92,3 +97,54 @@ def test_B77_server_became_a_replica(probe, settings, pair):
         assert admitted
         assert set(books_balance(client, "gap")) >= set(admitted)
         assert client.raw.info("replication")["role"] == "master"
+
+
+def checked():
+    """What `manage.py check --deploy` says of the server."""
+    messages = run_checks(tags=["emq"], include_deployment_checks=True)
+    return [(message.id, message.msg) for message in messages if message.id.endswith("D010")]
+
+
+def first_lines(**env):
+    with Worker(**env) as worker:
+        worker.wait_ready()
+        return worker.output
+
+
+def test_B82_server_evicts_keys(probe, client, redis, lone, settings, admin_client):
+    """The policy is named by the check for a deployment, by a worker's first lines and the page.
+
+    With volatile-… the jobs are safe, for nothing that holds them has an end; the memories of calls
+    have one, so it is told as well. A user who may not ask starts with 'unknown'.
+    """
+    page = reverse("admin:django_emq_server_changelist")
+    redis.config_set("maxmemory", "100mb")
+    for policy in ("allkeys-lru", "volatile-lru"):
+        redis.config_set("maxmemory-policy", policy)
+        ((id_, text),) = checked()
+        assert id_ == "django_emq.D010"
+        assert policy in text
+        output = first_lines()
+        assert "django_emq.D010" in output
+        assert policy in output
+        assert policy in admin_client.get(page).content.decode()
+    redis.config_set("maxmemory-policy", "noeviction")
+    assert checked() == []
+    assert "D010" not in first_lines()
+
+    make_yard(client, QUEUE)
+    endless = {key.decode() for key in redis.scan_iter() if redis.ttl(key) == -1}
+    ending = {key.decode() for key in redis.scan_iter()} - endless
+    sets = {getattr(queue_keys(QUEUE), name) for name in SETS}
+    assert endless >= sets | {queue_keys(QUEUE).metrics, "{emq}:version", "{emq}:queues"}
+    assert len([key for key in endless if ":job:" in key]) == 11
+    allowed = re.compile(r".*:(sent|claims|metrics|worker):[^:]+")
+    assert [key for key in ending if not allowed.fullmatch(key)] == []
+
+    rules = ["on", ">pw", "~*", "&*", "+@all", "-info", "-config"]
+    redis.execute_command("ACL", "SETUSER", "plain", *rules)
+    url = lone.url.replace("unix://", "unix://plain:pw@")
+    point_at(settings, url)
+    assert checked() == []
+    assert "maxmemory-policy: unknown" in first_lines(EMQ_URL=url)
+    assert "unknown" in admin_client.get(page).content.decode()
