@@ -186,7 +186,7 @@ BAD_PAYLOADS = [
 
 @pytest.mark.parametrize("processes", ["0", "1"])
 def test_bad_payloads_are_buried(client, probe, processes):
-    """B84: what is no payload is run by nobody and read by no unsafe loader."""
+    """What is no payload is run by nobody and read by no unsafe loader."""
     jobs = [push(client, payload) for payload in BAD_PAYLOADS]
     tasks.mark.enqueue("good")
     output = burst("--processes", processes)
