@@ -1,6 +1,7 @@
 """Tasks that end in every way a task may end."""
 
 import asyncio
+import subprocess
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -253,3 +254,10 @@ def read_cache_then_mark_token(seconds, x):
             caches["emq"].get("of the project")
         time.sleep(0.005)
     _append(f"{x} token {emq.current_job().token}")
+
+
+@emq.task
+def leave_a_process_then_mark(x):
+    """Start a process that outlives its parent, and ends soon."""
+    subprocess.run(["sh", "-c", "sleep 0.1 & echo"], check=True, stdout=subprocess.DEVNULL)
+    _append(x)

@@ -32,9 +32,9 @@ Run jobs of one or more queues. The first queue is served first.
   manage.py emq_worker --burst                run what is ready, then exit
 
 The first SIGTERM or SIGINT stops it: no new jobs, running ones are finished within --grace,
-the rest is handed back. A second one hands everything back at once. Exit status 0; 1 when the
-server belongs to another version; 75 when a worker without child processes has reached
---max-jobs or --max-rss and wants to be started anew.
+the rest is handed back. A second one, or SIGQUIT, hands everything back at once. Exit status 0;
+1 when the server belongs to another version; 75 when a worker without child processes has
+reached --max-jobs or --max-rss and wants to be started anew.
 """
 
 
