@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.contrib import messages
-from django.core.checks import run_checks
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import inspector, scripts
+from .. import doctor, inspector, scripts
 from .base import Pages, client
 
 if TYPE_CHECKING:
@@ -155,12 +154,17 @@ class ServerAdmin(Pages):
         return [self.route("", self.server, "changelist")]
 
     def server(self, request: HttpRequest) -> HttpResponse:
-        """What the server says of itself, and what the checks say of the settings."""
+        """What the server says of itself, and what doctor and checks find wrong."""
+        facts = inspector.server(client())
+        names = inspector.queues(client())[:QUEUES_MAX]
+        moved = inspector.moved(client(), names)
+        found = doctor.examine(client(), facts, role="operator", scans=1)
         return self.render(
             request,
             "server",
             title=_("Server"),
-            facts=inspector.server(client()),
+            facts=facts,
+            findings=[*found, *doctor.settings_findings()],
+            table=[(script, *moved.get(script.name, (None, ""))) for script in facts.scripts],
             version=scripts.VERSION,
-            checks=run_checks(tags=["emq"]),
         )

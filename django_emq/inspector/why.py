@@ -244,6 +244,7 @@ EVENTS = {
     "requeued": gettext_lazy("was requeued by %(by)s; its token is now %(token)s"),
     "cancelled": gettext_lazy("was cancelled by %(by)s; its token is now %(token)s"),
     "removed": gettext_lazy("was removed by %(by)s"),
+    "mended": gettext_lazy("was mended by emq_fsck: %(note)s"),
     "updated": gettext_lazy("got another payload from %(by)s"),
     "drained": gettext_lazy("%(count)s jobs of '%(note)s' were removed by %(by)s"),
     "paused": gettext_lazy("the queue was paused by %(by)s. %(note)s"),

@@ -14,7 +14,7 @@ from django_emq import connections, inspector
 from django_emq.exceptions import EmqError
 from django_emq.inspector import QueueStats, Worker
 
-from ._base import EmqCommand, read_queues, seconds
+from ._base import EmqCommand, plain, read_queues, seconds
 
 HELP = """\
 Show the queues (jobs in each set, oldest waiting, jobs a minute) and the workers.
@@ -83,7 +83,7 @@ class Command(EmqCommand):
         self.say(table([HEADINGS, *(queue_row(queue) for queue in stats)]))
         for queue in stats:
             if queue.paused:
-                self.say(pause_line(queue))
+                self.say(plain(pause_line(queue)))
         self.say("")
         if workers:
             headings = ("worker", *FACTS.values(), "last beat")
@@ -132,6 +132,7 @@ def span(seconds: float) -> str:
 
 def table(rows: list[tuple[str, ...]]) -> str:
     """Rows in columns: the first to the left, numbers to the right."""
+    rows = [tuple(map(plain, row)) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
     for row in rows:
