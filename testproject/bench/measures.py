@@ -55,6 +55,7 @@ FIGURES = (
     Figure("pickup_busy_p99_ms", "busy worker, 99 of 100 jobs", "ms"),
     Figure("hostage_ms", "200 jobs behind one of 3 s, two workers", "ms", at_most=300),
     Figure("idle_commands", "of one idle worker in 10 s", "commands", at_most=5),
+    Figure("idle_calls", "what it sends, without what its scripts do", "calls"),
     Figure("commands_per_job", "counted by the server, inside scripts too", "commands"),
     Figure("server_us_per_job", "processor time of the server", "µs"),
     Figure(
@@ -118,7 +119,7 @@ MEASURES = (
     ),
     Measure(waits.pickup_busy, ("pickup_busy_p99_ms",)),
     Measure(waits.hostage, ("hostage_ms",)),
-    Measure(waits.idle, ("idle_commands",)),
+    Measure(waits.idle, ("idle_commands", "idle_calls")),
     Measure(producers.bytes_per_job, ("bytes_per_job",)),
     Measure(waits.memory, ("rss_mb", "rss_mb_1m", "rss_growth_mb")),
 )
