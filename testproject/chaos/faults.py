@@ -85,7 +85,7 @@ def refuse(scene: Scene) -> Harm:
     """They are cut, and no new ones are taken for a while."""
     lane = scene.lane()
     lane.refuse()
-    return scene.dice.uniform(0.3, 1.5), lane.allow
+    return scene.dice.choice((0.3, 1.0, 1.5 * LEASE)), lane.allow
 
 
 def half_close(scene: Scene) -> Harm:
