@@ -15,7 +15,7 @@ left_out=""
 
 set -- --cov --cov-report=term --cov-fail-under=95
 without=""
-for marker in postgresql browser; do
+for marker in postgresql browser namespaces; do
     package=$marker
     [ $marker = browser ] && package=chromium
     if lacks $package; then

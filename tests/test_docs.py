@@ -35,6 +35,7 @@ README, REFERENCE = ROOT / "README.md", ROOT / "docs" / "reference.md"
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMANDS = find_commands(str(PACKAGE / "management"))
+ANY = "|".join(COMMANDS)
 
 
 class Block(NamedTuple):
@@ -313,8 +314,8 @@ def test_options_in_examples_exist() -> None:
     """A command line in any page has options that the command takes."""
     for page in PAGES:
         text = page.read_text().replace("\\\n", " ")
-        for line in re.findall(r"^.*\bemq_(?:worker|reaper|stats|why)\b.*$", text, re.MULTILINE):
-            called = re.findall(r"(emq_(?:worker|reaper|stats|why))((?: [\w./-]+)+)", line)
+        for line in re.findall(rf"^.*\b(?:{ANY})\b.*$", text, re.MULTILINE):
+            called = re.findall(rf"({ANY})((?: [\w./-]+)+)", line)
             for name, rest in called:
                 parser = load_command_class("django_emq", name).create_parser("manage.py", name)
                 known = {option for action in parser._actions for option in action.option_strings}
@@ -454,6 +455,7 @@ def test_keys_are_all_explained() -> None:
     spelled |= {"job:<id>", "metrics:<minute>", "sent:<producer>", "claims:<worker>"}
     spelled |= {queue.logs("<id>").removeprefix(queue.base)}
     spelled |= {reserve.version, reserve.queues, reserve.workers, reserve.worker("<id>")}
+    spelled |= {reserve.word("<id>")}
     assert listed == spelled
 
 

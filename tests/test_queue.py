@@ -1,16 +1,17 @@
 """Enqueueing: every way in, every option, every refusal."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.utils import timezone
 
 import django_emq as emq
-from django_emq import connections, inspector, registry
+from django_emq import connections, inspector, registry, scripts
+from django_emq import queue as queue_module
 from django_emq.ids import is_job_id, mint
 from django_emq.keys import queue_keys
+from tests.conformance import wire
 from tests.conformance.wire import members
 from tests.helpers import QUEUE, burst
 from tests.probe import tasks
@@ -295,6 +296,26 @@ def test_a_refusal_by_the_server_is_in_its_job(client, monkeypatch):
         tasks.mark.enqueue("a")
 
 
+def test_a_queue_is_entered_again_after_a_minute(client, redis, queue, monkeypatch):
+    """Somebody has emptied the server: the queue is listed again, at no command an enqueue."""
+    task = tasks.mark.using(queue=queue)
+    task.enqueue("first")
+    before = wire.calls(client, "evalsha")
+    for n in range(5):
+        task.enqueue(n)
+    assert wire.calls(client, "evalsha") == before + 5
+    redis.flushdb()
+    task.enqueue("a")
+    assert inspector.queues(client) == []
+    now = queue_module.monotonic()
+    monkeypatch.setattr(queue_module, "monotonic", lambda: now + queue_module.KNOWN)
+    task.enqueue("b")
+    task.enqueue("c")
+    assert inspector.queues(client) == [queue]
+    assert redis.get("{emq}:version") == scripts.VERSION.encode()
+    assert wire.calls(client, "evalsha") == before + 9
+
+
 def test_a_foreign_version_is_refused(client):
     """A server of another version is left alone, by name of both."""
     connections.client().known_queues.clear()
@@ -317,27 +338,6 @@ def test_cas(client):
     client.raw.rpush("k", "a")
     with pytest.raises(emq.EmqError):
         emq.cas("k", "a", "b")
-
-
-# -- connections ------------------------------------------------------------------------------
-
-
-def test_threads_share_few_connections(client):
-    """B64: eight threads, thousands of calls: no connection a call."""
-    tasks.mark.enqueue("known")
-    before = client.raw.info("stats")["total_connections_received"]
-    clients = client.raw.info("clients")["connected_clients"]
-
-    def work(number):
-        for i in range(250):
-            job = tasks.mark.enqueue(f"{number} {i}")
-            assert inspector.state(client, QUEUE, job.id) == "pending"
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    assert client.raw.info("stats")["total_connections_received"] - before <= 20
-    assert client.raw.info("clients")["connected_clients"] - clients <= 10
-    assert inspector.counts(client, QUEUE)["pending"] == 2001
 
 
 def test_the_public_names():

@@ -7,6 +7,7 @@ number of round trips does not grow with the number of jobs.
 from __future__ import annotations
 
 from ._read import SETS
+from .books import FACTS, Finding, audit
 from .jobs import (
     JobDetail,
     JobPage,
@@ -35,15 +36,17 @@ from .queues import (
     unique,
 )
 from .search import Filter, Found, find, walk
-from .server import ScriptFact, ServerFacts, server
+from .server import ScriptFact, ServerFacts, Strangers, moved, server, strangers
 from .trail import Entry, trail
 from .why import Why, explain, span, why, words
 from .workers import Worker, held, served, workers
 
 __all__ = [
+    "FACTS",
     "SETS",
     "Entry",
     "Filter",
+    "Finding",
     "Found",
     "Group",
     "JobDetail",
@@ -55,8 +58,10 @@ __all__ = [
     "QueueStats",
     "ScriptFact",
     "ServerFacts",
+    "Strangers",
     "Why",
     "Worker",
+    "audit",
     "counts",
     "explain",
     "find",
@@ -68,6 +73,7 @@ __all__ = [
     "load",
     "locate",
     "morgue",
+    "moved",
     "newest",
     "overview",
     "page",
@@ -78,6 +84,7 @@ __all__ = [
     "span",
     "state",
     "stats",
+    "strangers",
     "totals",
     "trail",
     "unique",

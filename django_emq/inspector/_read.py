@@ -32,6 +32,11 @@ def ask(client: Client, build: Callable[[Any], object], *, loose: bool = False) 
     return replies
 
 
+def scan(client: Client, cursor: int, count: int, match: str | None = None) -> Any:
+    """One step of SCAN: the next cursor, 0 at the end, and some keys."""
+    return client.read(lambda raw: raw.scan(cursor, match=match, count=count))
+
+
 def text(value: Any) -> str:
     """Bytes as text, also those that are none; nothing as an empty one."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else ""

@@ -82,8 +82,13 @@ def check_set(name: str) -> str:
 
 def totals(client: Client, queue: str) -> dict[str, int]:
     """Lifetime counters: enqueued, claimed, completed, failed, retried, dead, reaped, …"""
-    key = queue_keys(queue, client.prefix).metrics
-    return numbers(client.read(lambda raw: raw.hgetall(key)))
+    return many_totals(client, [queue])[0]
+
+
+def many_totals(client: Client, names: Sequence[str]) -> list[dict[str, int]]:
+    """The lifetime counters of several queues, in one round trip."""
+    keys = [queue_keys(name, client.prefix).metrics for name in names]
+    return [*map(numbers, ask(client, lambda p: [p.hgetall(key) for key in keys]))]
 
 
 def unique(client: Client, queue: str, key: str) -> str | None:

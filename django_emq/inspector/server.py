@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from django.utils.translation import gettext as _
 
 from .. import scripts
 from ..connections import Client
 from ..keys import reserve_keys
-from ._read import ask, number, text, texts
+from ._read import ask, number, scan, text, texts
+from .queues import many_totals
 
-CONFIG = ("maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save")
+CONFIG = (
+    "maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "timeout",
+    "tcp-keepalive", "maxclients", "min-replicas-to-write",
+)  # fmt: skip
+# What the queues count of the jobs that a script has moved, where they do.
+COUNTERS = {
+    "audit": "mended", "cancel": "cancelled", "claim": "claimed", "complete": "completed",
+    "discard": "discarded", "enqueue": "enqueued", "promote": "promoted", "reap": "reaped",
+    "release": "released", "remove": "removed", "reprocess": "reprocessed",
+    "requeue": "requeued", "retry": "failed", "snooze": "snoozed", "trim": "trimmed",
+}  # fmt: skip
+SCAN_COUNT = 1000  # keys looked at in one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +38,16 @@ class ScriptFact:
 
 
 @dataclass(frozen=True, slots=True)
+class Strangers:
+    """Keys in our database that are not ours, among those that were looked at."""
+
+    count: int
+    examined: int
+    example: str
+    complete: bool  # whether all keys were looked at
+
+
+@dataclass(frozen=True, slots=True)
 class ServerFacts:
     """What the server says of itself. What its ACL refuses is left out and named in `refused`."""
 
@@ -34,7 +56,11 @@ class ServerFacts:
     config: dict[str, str] = field(default_factory=dict)
     scripts: list[ScriptFact] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    findings: list[str] = field(default_factory=list)
+    evalsha: dict[str, Any] = field(default_factory=dict)  # calls, usec_per_call, failed_calls, …
+    database: int = 0
+    clock_ahead_s: float = 0.0  # the server's clock against this host's
+    round_trip_s: float = 0.0  # which is also how exact that is
+    is_socket: bool = False  # a unix socket: no network between
 
     @property
     def name(self) -> str:
@@ -46,9 +72,15 @@ class ServerFacts:
                 return f"{product.capitalize()} {version}"
         return ""
 
+    @property
+    def policy(self) -> str:
+        """What the server does when it is full; 'unknown' where it does not tell."""
+        told = self.config.get("maxmemory-policy") or self.info.get("maxmemory_policy")
+        return str(told or "unknown")
+
 
 def server(client: Client) -> ServerFacts:
-    """Ask the server about itself, in one round trip."""
+    """Ask the server about itself, in two round trips."""
     table = list(scripts.SCRIPTS.values())
     fence = reserve_keys(client.prefix).version
 
@@ -57,12 +89,14 @@ def server(client: Client) -> ServerFacts:
         pipeline.info()
         pipeline.config_get(*CONFIG)
         pipeline.script_exists(*(script.sha for script in table))
+        pipeline.info("commandstats")
 
-    found, info, config, loaded = ask(client, build, loose=True)
+    found, info, config, loaded, stats = ask(client, build, loose=True)
     names = {"GET": found, "INFO": info, "CONFIG GET": config, "SCRIPT EXISTS": loaded}
-    refused = [name for name, reply in names.items() if isinstance(reply, Exception)]
     flags = loaded if isinstance(loaded, list) else [None] * len(table)
-    facts = ServerFacts(
+    ahead, trip = _clock(client)
+    way = client.raw.connection_pool.connection_kwargs
+    return ServerFacts(
         fence=text(found),
         info=info if isinstance(info, dict) else {},
         config=_settings(config),
@@ -71,10 +105,51 @@ def server(client: Client) -> ServerFacts:
             for script, there in zip(table, flags, strict=True)
             for size in [len(script.source)]
         ],
-        refused=refused,
+        refused=[name for name, reply in names.items() if isinstance(reply, Exception)],
+        evalsha=stats.get("cmdstat_evalsha", {}) if isinstance(stats, dict) else {},
+        database=number(way.get("db")),
+        clock_ahead_s=ahead,
+        round_trip_s=trip,
+        is_socket="path" in way,
     )
-    facts.findings.extend(findings(facts))
-    return facts
+
+
+def strangers(client: Client, *, scans: int = 10) -> Strangers:
+    """Look for keys that are not the queue's, among about `scans` thousand of the database."""
+    ours = (f"{client.prefix}:{{".encode(), f"{{{client.prefix}}}:".encode())
+    cursor = count = examined = 0
+    example = ""
+    for _ in range(scans):
+        cursor, keys = scan(client, cursor, SCAN_COUNT)
+        examined += len(keys)
+        for key in keys:
+            if not key.startswith(ours):
+                count += 1
+                example = example or text(key)
+        if not cursor:
+            break
+    return Strangers(count, examined, example[:80], complete=not cursor)
+
+
+def moved(client: Client, names: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """How many jobs each script has moved, and which counter of the queues says so.
+
+    The server counts its EVALSHA calls, but not by script, and the queue does not pay for a
+    counter of calls with every job. So this counts jobs: a claim of fifty is fifty.
+    """
+    sums: dict[str, int] = {}
+    for counters in many_totals(client, names):
+        for name, value in counters.items():
+            sums[name] = sums.get(name, 0) + value
+    return {script: (sums.get(counter, 0), counter) for script, counter in COUNTERS.items()}
+
+
+def _clock(client: Client) -> tuple[float, float]:
+    """How far the server's clock is ahead of ours, and the round trip, in seconds."""
+    began, started = time.time(), time.monotonic()
+    seconds, micros = client.read(lambda raw: raw.time())
+    trip = time.monotonic() - started
+    return seconds + micros / 1e6 - (began + trip / 2), trip
 
 
 def _settings(config: Any) -> dict[str, str]:
@@ -83,46 +158,3 @@ def _settings(config: Any) -> dict[str, str]:
     if all(isinstance(name, str) for name in config):  # redis-py has decoded it
         return {name: str(value) for name, value in config.items()}
     return texts(config)
-
-
-def findings(facts: ServerFacts) -> list[str]:
-    """What may cost jobs, a sentence each with the way out."""
-    info, config = facts.info, facts.config
-    found = []
-    policy = config.get("maxmemory-policy") or info.get("maxmemory_policy", "")
-    limited = number(info.get("maxmemory", config.get("maxmemory")))
-    if limited and policy and policy != "noeviction":
-        found.append(
-            _(
-                "maxmemory-policy is %(policy)s: when memory is full the server drops keys, jobs "
-                "among them. Set it to noeviction."
-            )
-            % {"policy": policy}
-        )
-    used = number(info.get("used_memory"))
-    if limited and used > 0.9 * limited:
-        found.append(
-            _("More than 90 % of maxmemory is in use: soon no job can be enqueued. Raise it.")
-        )
-    if config and config.get("appendonly") == "no" and not config.get("save"):
-        found.append(
-            _(
-                "Neither the append-only file nor snapshots are on: a restart of the server loses "
-                "all jobs. Set appendonly to yes."
-            )
-        )
-    elif config and config.get("appendonly") == "no":
-        found.append(
-            _(
-                "Only snapshots are on: a crash of the server loses what came since the last one. "
-                "Set appendonly to yes."
-            )
-        )
-    if info.get("role") not in (None, "master"):
-        found.append(_("This is a replica: the queue must be led to the primary."))
-    if facts.fence and facts.fence != scripts.VERSION:
-        found.append(
-            _("The keys belong to %(found)s, this is %(ours)s.")
-            % {"found": facts.fence, "ours": scripts.VERSION}
-        )
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -15,7 +16,10 @@ from .courier import Courier
 from .options import WorkerOptions
 from .page import Page
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
+# Seconds after which a thread that computes lets another one run. Python's own 5 ms keep the
+# courier from the socket, several times a round trip, for as long as a whole batch of jobs runs.
+SWITCH = 0.0005
 
 
 def make_page(options: WorkerOptions) -> Page:
@@ -31,6 +35,7 @@ def run_child(options: WorkerOptions, page: Page, *, number: int = 0, supervisor
     :param number: of this process among all that its worker ever starts.
     :param supervisor: pid of the process that extends the leases; 0 when this one does.
     """
+    sys.setswitchinterval(SWITCH)
     client = connect()
     courier = Courier(client, options, page, number=number, supervisor=supervisor, leave=leave)
     restore = watch_signals(courier.bell.signal_fd)
@@ -61,7 +66,7 @@ def _run_threads(courier: Courier) -> None:
 
 
 def watch_signals(fd: int) -> Callable[[], None]:
-    """Have SIGTERM and SIGINT written to a socket; answers what undoes it.
+    """Have SIGTERM, SIGINT and SIGQUIT written to a socket; answers what undoes it.
 
     The number of the signal is written by the C handler, so it arrives while the main thread is
     held up by a job. The Python handler has nothing left to do.

@@ -24,12 +24,12 @@ from ..exceptions import EmqError, Refused, VersionFence
 from ..log import Outage, get_logger
 from ..reaper import Reaper
 from .bell import Bell
-from .child import make_page, run_child, watch_signals
+from .child import SIGNALS, make_page, run_child, watch_signals
 from .courier import RECYCLE
 from .ledger import group
 from .options import WorkerOptions
-from .page import STOP, STOP_NOW, Page
-from .presence import BEAT_EVERY, Presence
+from .page import QUIET, RUN, STOP, STOP_NOW, Page
+from .presence import BEAT_EVERY, SOON, Presence
 
 logger = get_logger("worker")
 
@@ -86,6 +86,7 @@ class Supervisor:
                     logger.critical("%s; stopping", error)
                     self.status = 1
                     self.stop()
+                    self._beat_at = monotonic() + BEAT_EVERY
                 except EmqError as error:
                     self._outage.failed(error)
                     self._sleep()
@@ -125,8 +126,7 @@ class Supervisor:
         elif self._orphans:
             self._give_back()
         elif now >= self._beat_at:
-            self._beat()
-            self._beat_at = now + BEAT_EVERY
+            self._beat_at = now + (SOON if self._beat() else BEAT_EVERY)
         elif self.options.sweep and now >= self._sweep_at:
             self._sweep_at = now + self.reaper.run_once()
         else:
@@ -147,8 +147,8 @@ class Supervisor:
             due.append(monotonic() + 0.02)
         signals, _ = self._bell.wait(min(due) - monotonic())
         for number in signals:
-            if number in (signal.SIGTERM, signal.SIGINT):
-                self.stop(now_=self.stopping)
+            if number in SIGNALS:
+                self.stop(now_=self.stopping or number == signal.SIGQUIT)
 
     def stop(self, *, now_: bool = False) -> None:
         """Have all children finish what runs, within the grace, and end; `now_`: without it."""
@@ -156,6 +156,7 @@ class Supervisor:
             self.say(
                 f"worker {self.options.name} stops: no new jobs, {len(self.children)} to finish"
             )
+            self._beat_at = 0.0
         self.stopping = True
         self._spawn_at.clear()
         self._kill_at = monotonic() + (0.0 if now_ else self.options.grace) + PATIENCE
@@ -171,6 +172,7 @@ class Supervisor:
     def _spawn(self) -> None:
         self._spawned += 1
         page = make_page(self.options)
+        page.tell(QUIET if self.presence.quiet else RUN)
         databases.close_all()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -192,11 +194,19 @@ class Supervisor:
         self.children[pid] = Child(pid, page)
 
     def _bury_children(self) -> None:
-        """Take note of children that have ended, and see to what they held."""
-        for pid in list(self.children):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                self._ended(self.children.pop(pid), os.waitstatus_to_exitcode(status))
+        """Take note of children that have ended, and see to what they held.
+
+        As process 1 of a container this one is also the parent of what jobs left behind.
+        """
+        while self.children or os.getpid() == 1:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if child := self.children.pop(pid, None):
+                self._ended(child, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, code: int) -> None:
         self._jobs += child.page.new_jobs()
@@ -216,7 +226,8 @@ class Supervisor:
             self._spawn_at.append(now)
             return
         self._quick_deaths = self._quick_deaths + 1 if now - child.started_at < QUICK else 0
-        pause = min(0.1 * 2**self._quick_deaths, 30.0) if self._quick_deaths > 3 else 0.0
+        deaths = self._quick_deaths
+        pause = min(0.1 * 2 ** min(deaths, 10), 30.0) if deaths > 3 else 0.0
         how = f"by signal {-code}" if code < 0 else f"with status {code}"
         logger.error("child %d ended %s; starting another one in %.1f s", child.pid, how, pause)
         self._spawn_at.append(now + pause)
@@ -271,9 +282,16 @@ class Supervisor:
 
     # -- word to people -----------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _beat(self) -> bool:
+        """Say that the worker is there, and do what it is asked to; whether that was anything."""
         self._jobs += sum(child.page.new_jobs() for child in self._living())
-        self.presence.beat(jobs=self._jobs, stopping=self.stopping)
+        word = self.presence.beat(jobs=self._jobs, stopping=self.stopping, children=self.children)
+        if word == "stop":
+            self.stop()
+        elif word:
+            for child in self._living():
+                child.page.tell(QUIET if self.presence.quiet else RUN)
+        return bool(word)
 
     def _farewell(self) -> None:
         try:

@@ -216,7 +216,7 @@ def test_workers_with_the_jobs_they_hold(operator, client, yard):
     facts = {"queues": yard.queue, "pid": 7, "state": "running", "jobs": 3}
     scripts.beat(client, "w-7", ttl_ms=60_000, facts=facts)
     page = operator.get(url("worker_changelist"))
-    ((worker, held),) = page.context["workers"]
+    ((worker, held, _),) = page.context["workers"]
     assert worker.id == "w-7"
     assert [row.id for row in held] == yard.active
     assert page.context["orphans"] == []
@@ -248,6 +248,27 @@ def test_server(operator, client, yard):
     assert {"enqueue", "claim", "retry", "complete"} <= loaded
     assert facts.refused == []
     assert facts.fence == scripts.VERSION
+    assert facts.evalsha["calls"] > 0
+    moved = {script.name: (jobs, counter) for script, jobs, counter in page.context["table"]}
+    assert moved["enqueue"] == (11, "enqueued")
+    assert moved["retry"] == (4, "failed")
+    assert moved["pause"] == (None, "")
+    assert "11 enqueued" in page.content.decode()
+
+
+def test_the_server_page_shows_the_doctors_findings(operator, redis, yard, settings):
+    """And those of the system checks, each with its id and its fix."""
+    settings.EMQ = {"SOCKET_TIMEOUT": 12}
+    redis.config_set("maxmemory-policy", "allkeys-lru")
+    redis.set("stranger <b>", "x")
+    try:
+        text = operator.get(url("server_changelist")).content.decode()
+    finally:
+        redis.config_set("maxmemory-policy", "noeviction")
+    for one in ("D010", "D050", "W004"):
+        assert f"<strong>django_emq.{one}</strong>" in text
+    assert "stranger &lt;b&gt;" in text
+    assert "Set maxmemory-policy to noeviction" in text
 
 
 def test_server_behind_an_acl(operator, client, redis, settings, server):
@@ -263,7 +284,7 @@ def test_server_behind_an_acl(operator, client, redis, settings, server):
         page = operator.get(url("server_changelist"))
         assert page.status_code == 200
         assert page.context["facts"].refused == ["INFO", "CONFIG GET"]
-        assert "refuses INFO, CONFIG GET" in page.content.decode()
+        assert "may not call INFO, CONFIG GET" in page.content.decode()
     finally:
         redis.execute_command("ACL", "DELUSER", "guest")
 

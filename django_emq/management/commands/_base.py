@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import unicodedata
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Iterable
 from typing import Any
@@ -18,7 +19,7 @@ class EmqCommand(BaseCommand):
     """A command of the queue."""
 
     # What a check finds wrong would cost jobs: no command starts with such an error.
-    requires_system_checks = ("emq",)
+    requires_system_checks: tuple[str, ...] = ("emq",)
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> Any:
         """Keep the line breaks of the help."""
@@ -42,6 +43,22 @@ class EmqCommand(BaseCommand):
             logger.addHandler(handler)
             levels = (logging.WARNING, logging.INFO, logging.DEBUG)
             logger.setLevel(levels[min(verbosity, 2)])
+
+
+def plain(text: str) -> str:
+    """The text in one line, with all that steers a terminal shown as what it is: \\x1b, \\n.
+
+    Names and errors are what jobs and strangers wrote. Control characters could hide or forge
+    lines, and those that turn the direction of writing could show one name as another.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char
+        if char == " " or unicodedata.category(char)[0] not in "CZ"
+        else char.encode("unicode_escape").decode()
+        for char in text
+    )
 
 
 def read_queues(names: Iterable[str]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from django_emq import connections, inspector
 from django_emq.exceptions import EmqError
 from django_emq.inspector import QueueStats, Worker
 
-from ._base import EmqCommand, read_queues, seconds
+from ._base import EmqCommand, plain, read_queues, seconds
 
 HELP = """\
 Show the queues (jobs in each set, oldest waiting, jobs a minute) and the workers.
@@ -26,6 +26,14 @@ Show the queues (jobs in each set, oldest waiting, jobs a minute) and the worker
 in/min and out/min count enqueued and finished jobs over the last one to two minutes.
 """
 
+FACTS = {  # of workers, and their headings
+    "queues": "queues",
+    "processes": "processes",
+    "threads": "threads",
+    "jobs": "jobs",
+    "rss_mb": "MB",
+    "state": "state",
+}
 HEADINGS = ("queue", "pending", "active", "schedule", "dead", "done", "oldest", "in/min", "out/min")
 
 
@@ -75,10 +83,10 @@ class Command(EmqCommand):
         self.say(table([HEADINGS, *(queue_row(queue) for queue in stats)]))
         for queue in stats:
             if queue.paused:
-                self.say(pause_line(queue))
+                self.say(plain(pause_line(queue)))
         self.say("")
         if workers:
-            headings = ("worker", "queues", "processes", "threads", "jobs", "state", "last beat")
+            headings = ("worker", *FACTS.values(), "last beat")
             self.say(table([headings, *(worker_row(worker) for worker in workers)]))
         else:
             self.say("No worker is running.")
@@ -109,8 +117,7 @@ def pause_line(stats: QueueStats) -> str:
 
 def worker_row(worker: Worker) -> tuple[str, ...]:
     """One line of the workers' table."""
-    names = ("queues", "processes", "threads", "jobs", "state")
-    facts = (worker.facts.get(name, "?") for name in names)
+    facts = (worker.facts.get(name, "?") for name in FACTS)
     return (worker.id, *facts, worker.beat_at.strftime("%H:%M:%S UTC"))
 
 
@@ -125,6 +132,7 @@ def span(seconds: float) -> str:
 
 def table(rows: list[tuple[str, ...]]) -> str:
     """Rows in columns: the first to the left, numbers to the right."""
+    rows = [tuple(map(plain, row)) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
     for row in rows:

@@ -13,7 +13,7 @@ from django_emq import connections, inspector
 from django_emq.exceptions import EmqError, JobGone
 from django_emq.inspector import Why
 
-from ._base import EmqCommand, read_queues
+from ._base import EmqCommand, plain, read_queues
 
 HELP = """\
 Say in words why a job is not running, and why a settlement of it was refused.
@@ -42,7 +42,7 @@ class Command(EmqCommand):
             queue = self.find(client, options["id"], names)
             answer = inspector.why(client, queue, options["id"])
         except EmqError as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(plain(str(error))) from error
         self.say(json.dumps(asdict(answer)) if options["json"] else words(answer))
 
     def find(self, client: Any, job_id: str, names: tuple[str, ...]) -> str:
@@ -67,4 +67,4 @@ def words(answer: Why) -> str:
         lines += ["", "Refused:", *(f"  {line}" for line in answer.refusals)]
     if answer.history:
         lines += ["", "What happened:", *(f"  {line}" for line in answer.history)]
-    return "\n".join(lines)
+    return "\n".join(map(plain, lines))
