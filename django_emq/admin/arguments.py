@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any
 
 from .. import registry
-from ..exceptions import UnknownTask
 from ..jobs import Call
 
 MASK = "••••••"
@@ -74,13 +73,19 @@ def _json(value: Any) -> str:
 def _parameters(call: Call) -> list[str]:
     """The names of the parameters that the positional arguments go to, '' where unknown."""
     names: list[str] = []
-    parameters: Iterable[inspect.Parameter] = ()
-    with suppress(UnknownTask, TypeError, ValueError):  # a task of another version of the code
-        parameters = inspect.signature(registry.get(call.task).func).parameters.values()
-    for parameter in parameters:
+    task = registry.find(call.task)
+    for parameter in _signature(task.func) if task else ():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
         elif parameter.kind is parameter.VAR_POSITIONAL:
             names += [parameter.name] * len(call.args)
     names += [""] * len(call.args)
     return names[: len(call.args)]
+
+
+@lru_cache(maxsize=256)
+def _signature(func: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    try:
+        return tuple(inspect.signature(func).parameters.values())
+    except (TypeError, ValueError):  # what is written in C may not tell
+        return ()
