@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha1
 from typing import Any
 
 from django import forms
@@ -12,6 +13,11 @@ from ..conf import settings
 from ..exceptions import EmqError
 from ..jobs import Call, decode, encode
 from .arguments import MASK, restore, shown
+
+CHANGED = _(
+    "Somebody has changed the arguments since this form was opened. Nothing was saved: look at the "
+    "job's page, and edit it again."
+)
 
 
 class Readable(json.JSONEncoder):
@@ -23,6 +29,9 @@ class Readable(json.JSONEncoder):
 
 class PayloadForm(forms.Form):
     """Positional and named arguments of a job. The task itself cannot be changed.
+
+    It carries a digest of the payload that it was opened with, and is refused when another one is
+    there: an edit never undoes an edit that its author has not seen.
 
     :ivar payload: the new payload, once the form is valid.
     """
@@ -42,6 +51,7 @@ class PayloadForm(forms.Form):
         help_text=_("A JSON object. Values shown as %(mask)s are kept as they are.")
         % {"mask": MASK},
     )
+    was = forms.CharField(widget=forms.HiddenInput, required=False)
     payload: str
 
     def __init__(self, old: bytes, data: Any = None) -> None:
@@ -51,7 +61,9 @@ class PayloadForm(forms.Form):
         except ValueError:
             self.call, self.body = Call("", [], {}), {}
         call = shown(self.call, settings().redact)
-        super().__init__(data, initial={"args": call.args, "kwargs": call.kwargs})
+        self._seen = sha1(old, usedforsecurity=False).hexdigest()
+        initial = {"args": call.args, "kwargs": call.kwargs, "was": self._seen}
+        super().__init__(data, initial=initial)
 
     def clean(self) -> dict[str, Any]:
         """Put the hidden values back, and check that the queue would take these arguments."""
@@ -61,6 +73,8 @@ class PayloadForm(forms.Form):
         args, kwargs = cleaned.get("args") or [], cleaned.get("kwargs") or {}
         if not self.call.task:
             raise forms.ValidationError(_("This payload cannot be read, so it cannot be edited."))
+        if cleaned.get("was") != self._seen:
+            raise forms.ValidationError(CHANGED)
         if not isinstance(args, list):
             self.add_error("args", _("Give a JSON list."))
         if not isinstance(kwargs, dict):

@@ -186,7 +186,7 @@ class QueueAdmin(Acting):
             by = request.user.get_username()
             request.META["emq.sent"] = 0
             try:
-                scripts.update(client(), queue, job_id, form.payload, by=by)
+                scripts.update(client(), queue, job_id, form.payload, by=by, was=row.payload)
             except Refused as refusal:
                 messages.error(request, _("Nothing was changed: %(why)s") % {"why": refusal})
             else:
