@@ -10,8 +10,7 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +23,7 @@ from .exceptions import EmqError, OutcomeUnknown
 from .ids import mint
 from .jobs import Job, NewJob, encode
 from .keys import check_queue
-from .registry import Seconds, Task, Unsent
+from .registry import AnyTask, Seconds, Task, Unsent
 
 PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
 CHUNK = 500  # jobs in one script call
@@ -38,10 +37,11 @@ def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
     server takes no writes (nothing was stored).
     """
     task = registry.get(task) if isinstance(task, str) else task
-    (job,) = enqueue_many([Unsent(task, args, kwargs)])
-    if job.error is not None:
-        raise job.error
-    return job
+    queue, new = _new_job(task, args, kwargs, settings())
+    (verdict,) = push(connections.client(), queue, [new])
+    if isinstance(verdict, EmqError):
+        raise verdict
+    return Job(new.id, queue, task.name, "enqueued" if verdict == 1 else "duplicate")
 
 
 def enqueue_in(delay: Seconds, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -68,7 +68,7 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     made: list[Job] = []
     by_queue: dict[str, list[tuple[int, NewJob]]] = {}
     for at, unsent in enumerate(jobs):
-        queue, job = _new_job(unsent, conf)
+        queue, job = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
         made.append(Job(job.id, queue, unsent.task.name))
         by_queue.setdefault(queue, []).append((at, job))
     client = connections.client()
@@ -84,25 +84,28 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
 
 def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict]:
     """Admit jobs of one queue, again if the reply is lost."""
-    with _producer() as producer:
-        for pause in PAUSES:
-            with suppress(OutcomeUnknown):
-                return _admit(client, queue, jobs, producer)
-            time.sleep(pause)
-        try:
-            return _admit(client, queue, jobs, producer)
-        except OutcomeUnknown as error:
-            raise OutcomeUnknown(
-                f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is unknown "
-                f"whether job {jobs[0].id} was stored: {error}"
-            ) from error
-
-
-def _admit(client: Client, queue: str, jobs: list[NewJob], producer: str) -> list[scripts.Verdict]:
-    if queue not in client.known_queues:
-        scripts.register(client, [queue])
-        client.known_queues.add(queue)
-    return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
+    try:
+        producer = _idle.pop()
+    except IndexError:
+        producer = secrets.token_hex(6)
+    pauses = iter(PAUSES)
+    try:
+        while True:
+            try:
+                if queue not in client.known_queues:
+                    scripts.register(client, [queue])
+                    client.known_queues.add(queue)
+                return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
+            except OutcomeUnknown as error:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise OutcomeUnknown(
+                        f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is "
+                        f"unknown whether job {jobs[0].id} was stored: {error}"
+                    ) from error
+                time.sleep(pause)
+    finally:
+        _idle.append(producer)
 
 
 aenqueue = sync_to_async(enqueue)
@@ -120,9 +123,10 @@ def cas(key: str, expected: str | bytes, value: str | bytes) -> bool:
     return scripts.cas(connections.client(), key, expected, value)
 
 
-def _new_job(unsent: Unsent, conf: Settings) -> tuple[str, NewJob]:
-    task = unsent.task
-    payload = encode(task.name, unsent.args, unsent.kwargs, limit=conf.max_payload)
+def _new_job(
+    task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any], conf: Settings
+) -> tuple[str, NewJob]:
+    payload = encode(task.name, args, kwargs, limit=conf.max_payload)
     queue = check_queue(task.queue or conf.default_queue, conf.prefix)
     return queue, NewJob(mint(), payload, task.priority, task.due, task.fields)
 
@@ -136,18 +140,4 @@ def _other(job: Job, verdict: int | EmqError) -> Job:
 # The server remembers the last call of each producer. A producer makes one call at a time, so
 # there are as many as this process ever made calls at once, not as many as it had threads.
 _idle: deque[str] = deque()
-
-
-@contextmanager
-def _producer() -> Iterator[str]:
-    try:
-        name = _idle.pop()
-    except IndexError:
-        name = secrets.token_hex(6)
-    try:
-        yield name
-    finally:
-        _idle.append(name)
-
-
 os.register_at_fork(after_in_child=_idle.clear)

@@ -13,12 +13,13 @@ from . import inspector, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError
+from .jobs import Reaped
 from .log import Outage, get_logger
 
 logger = get_logger("reaper")
 
 BATCH = 500  # jobs in one script call
-BUDGET = 0.5  # seconds of one pass over one queue; what is left waits for the next pass
+BUDGET = 0.5  # seconds for one queue before the others have their turn
 TRIM_EVERY = 10.0  # seconds
 
 
@@ -73,38 +74,49 @@ class Reaper:
             self._trim_at = monotonic() + TRIM_EVERY
         return pause
 
-    def sweep(self, queue: str, *, trim: bool = True) -> int:
-        """Sweep one queue; answers the ms until the next lease may lapse, -1 for none."""
-        conf = settings()
-        ends = monotonic() + BUDGET
-        while True:
-            reaped = scripts.reap(
-                self.client, queue, max_stalls=conf.queue(queue).max_stalls, batch=self.batch
-            )
-            self.returned += len(reaped.returned)
-            self.dead += len(reaped.dead)
-            for job_id in reaped.returned:
-                logger.warning(
-                    "queue %s: lease of job %s lapsed; it is pending again", queue, job_id
-                )
-            for job_id in reaped.dead:
-                logger.error("queue %s: job %s lost too many leases; morgue", queue, job_id)
-            if len(reaped.returned) + len(reaped.dead) < self.batch or monotonic() >= ends:
-                break
-        while True:
+    def sweep(self, queue: str, *, trim: bool = True, seconds: float = BUDGET) -> int:
+        """Sweep one queue; answers the ms until the next lease may lapse, -1 for none.
+
+        :param seconds: how long it may take; answers 0 when something is left after that.
+        """
+        conf = settings().queue(queue)
+        next_ms = -1
+
+        def reap() -> int:
+            nonlocal next_ms
+            reaped = scripts.reap(self.client, queue, max_stalls=conf.max_stalls, batch=self.batch)
+            next_ms = reaped.next_ms
+            self._tell(queue, reaped)
+            return len(reaped.returned) + len(reaped.dead)
+
+        def promote() -> int:
             promoted = scripts.promote(self.client, queue, batch=self.batch)
             self.promoted += promoted
-            if promoted < self.batch or monotonic() >= ends:
-                break
-        while trim:
+            return promoted
+
+        def trim_some() -> int:
             trimmed = scripts.trim(
                 self.client,
                 queue,
-                dead_max=conf.dead_max,
-                dead_ttl_ms=int(conf.dead_ttl * 1000),
+                dead_max=settings().dead_max,
+                dead_ttl_ms=int(settings().dead_ttl * 1000),
                 batch=self.batch,
             )
             self.trimmed += trimmed
-            if trimmed < self.batch or monotonic() >= ends:
-                break
-        return reaped.next_ms
+            return trimmed
+
+        ends, left = monotonic() + seconds, False
+        for step in (reap, promote, trim_some) if trim else (reap, promote):
+            while step() >= self.batch:
+                if monotonic() >= ends:
+                    left = True
+                    break
+        return 0 if left else next_ms
+
+    def _tell(self, queue: str, reaped: Reaped) -> None:
+        self.returned += len(reaped.returned)
+        self.dead += len(reaped.dead)
+        for job_id in reaped.returned:
+            logger.warning("queue %s: lease of job %s lapsed; it is pending again", queue, job_id)
+        for job_id in reaped.dead:
+            logger.error("queue %s: job %s lost too many leases; morgue", queue, job_id)

@@ -39,15 +39,14 @@ local EXAMINED_MAX = 1000
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- The row's attempts, payload, failures, settled, lease_ms and priority; or false and why not.
-local function read(id)
+-- The row's attempts, payload, settled and lease_ms; or false and why not.
+local function read(id, key)
   if #id > 32 then
     return false, 'damaged entry: this is no job id'
   end
-  local row = redis.pcall('HMGET', jobs .. id,
-    'attempts', 'payload', 'failures', 'settled', 'lease_ms', 'priority')
+  local row = redis.pcall('HMGET', key, 'attempts', 'payload', 'settled', 'lease_ms')
   if row.err then
-    return false, 'damaged row: the key holds a ' .. redis.call('TYPE', jobs .. id).ok
+    return false, 'damaged row: the key holds a ' .. redis.call('TYPE', key).ok
   elseif not row[1] and not row[2] then
     return false, 'damaged row: it is missing'
   elseif not row[1] or #row[1] > 15
@@ -100,13 +99,13 @@ if last and string.sub(last, 1, #request + 1) == request .. ' ' then
   local reply = {-1, last}
   redis.call('ZREM', active, '')  -- begins the writes, so that a full server lets them pass
   for id, token in string.gmatch(last, ' (%w+):(%d+)') do
-    local row = read(id)
+    local row = read(id, jobs .. id)
     if row and row[1] == token and redis.call('ZSCORE', active, id) then
-      redis.call('ZADD', active, 'XX', now + whole(row[5], lease_ms), id)
+      redis.call('ZADD', active, 'XX', now + whole(row[4], lease_ms), id)
       reply[#reply + 1] = id
       reply[#reply + 1] = row[2]
       reply[#reply + 1] = tonumber(token)
-      reply[#reply + 1] = whole(row[3], 0)
+      reply[#reply + 1] = whole(redis.call('HGET', jobs .. id, 'failures'), 0)
     end
   end
   return reply
@@ -139,13 +138,13 @@ local due = redis.call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, due_m
 if #due > 0 then
   local rows, ready = {}, {}
   for i, id in ipairs(due) do
-    local row, reason = read(id)
+    local row, reason = read(id, jobs .. id)
     rows[i] = row or reason
   end
   redis.call('ZREM', schedule, unpack(due))
   for i, id in ipairs(due) do
     if type(rows[i]) == 'table' then
-      ready[#ready + 1] = 0 - whole(rows[i][6], 0)
+      ready[#ready + 1] = 0 - whole(redis.call('HGET', jobs .. id, 'priority'), 0)
       ready[#ready + 1] = id
       redis.call('HSET', jobs .. id, 'state', 'pending')
     else
@@ -172,19 +171,21 @@ while taken < wanted and examined < EXAMINED_MAX do
   end
   for i = 1, #popped, 2 do
     local id = popped[i]
-    local key, row, reason = jobs .. id, read(id)
+    local key = jobs .. id
+    local row, reason = read(id, key)
     examined = examined + 1
     if row then
       local token = redis.call('HINCRBY', key, 'attempts', 1)
       redis.call('HSET', key, 'state', 'active', 'worker', worker, 'started_at', started_at)
-      if row[4] then
+      if row[3] then
         redis.call('HDEL', key, 'settled')
       end
-      leases[2 * taken + 1] = row[5] and now + whole(row[5], lease_ms) or lease_ends
+      leases[2 * taken + 1] = row[4] and now + whole(row[4], lease_ms) or lease_ends
       leases[2 * taken + 2] = id
       local n = 4 * taken + 2
       reply[n + 1], reply[n + 2], reply[n + 3] = id, row[2], token
-      reply[n + 4] = whole(row[3], 0)
+      -- A first claim has no failures behind it.
+      reply[n + 4] = token > 1 and whole(redis.call('HGET', key, 'failures'), 0) or 0
       taken = taken + 1
       receipt[taken + 1] = id .. ':' .. string.format('%.0f', token)
       if trail_all > 0 then

@@ -52,6 +52,11 @@ def _sweeper(server: Server) -> Iterator[redis_py.Redis]:
         yield client
 
 
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings_xdist_suffix() -> None:
+    """Every process of a parallel run has a folder, and so a database file, of its own."""
+
+
 @pytest.fixture(autouse=True)
 def _clean(_sweeper: redis_py.Redis) -> Iterator[None]:
     """Each test begins on an empty database. It is ours: `private_server` sees to that."""

@@ -247,6 +247,10 @@ class Courier:
         if isinstance(verdicts, EmqError):  # this call was not carried out
             self._outage.failed(verdicts)
             return group
+        quiet = not logger.isEnabledFor(logging.DEBUG)
+        if quiet and group[0].verb == "complete" and verdicts.count(1) == len(group):
+            self.ledger.strike_all(outcome.context.claimed for outcome in group)
+            return []
         left = []
         for outcome, verdict in zip(group, verdicts, strict=True):
             job = outcome.context.claimed
@@ -258,7 +262,7 @@ class Courier:
             gone = verdict == 0 or isinstance(verdict, JobGone)
             if gone and job in again:
                 verdict = 1  # the first sending did it; its reply was lost
-            if verdict != 1 or logger.isEnabledFor(logging.DEBUG):
+            if verdict != 1 or not quiet:
                 report(outcome, verdict)
         return left
 

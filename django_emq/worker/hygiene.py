@@ -41,6 +41,7 @@ class Hygiene:
     def __init__(self) -> None:
         self._local = threading.local()
         self._own: set[int] = set()
+        self.needed = False  # some thread has opened a connection
         self.strangers = False  # a thread that is not a runner has opened a connection
         connection_created.connect(self._opened)
 
@@ -49,7 +50,7 @@ class Hygiene:
         self._own.add(threading.get_ident())
 
     def _opened(self, **_: Any) -> None:
-        self._local.opened = True
+        self._local.opened = self.needed = True
         if threading.get_ident() not in self._own:
             self.strangers = True
 

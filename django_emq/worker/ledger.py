@@ -35,6 +35,10 @@ class Ledger:
         """Take out a job that is settled or lost."""
         self.jobs.discard(job)
 
+    def strike_all(self, jobs: Iterable[Claimed]) -> None:
+        """Take out jobs that are settled."""
+        self.jobs.difference_update(jobs)
+
     def find(self, job_id: bytes, token: int) -> Claimed | None:
         """The held job of this id and token."""
         return next((j for j in self.jobs if j.id == job_id and j.token == token), None)

@@ -8,10 +8,12 @@ turns: the one that `generation` points to is whole, whenever the writer may die
 from __future__ import annotations
 
 import mmap
+import struct
 
 RUN, STOP, STOP_NOW = 0, 1, 2
 
 ID_SIZE = 32
+_put_id = struct.Struct(f"{ID_SIZE}s").pack_into  # fills up with zeros
 LOST_SIZE = 16 * 1024
 HELD_AHEAD = 1000  # jobs that a child may hold beside those that run
 
@@ -58,8 +60,7 @@ class Page:
 
     def start(self, slot: int, job_id: bytes) -> None:
         """Say that a job has started in one of the child's slots."""
-        at = slot * ID_SIZE
-        self._ids[at : at + ID_SIZE] = job_id.ljust(ID_SIZE, b"\0")
+        _put_id(self._ids, slot * ID_SIZE, job_id)
 
     def lost(self) -> list[tuple[bytes, int]]:
         """Ids and tokens whose lease the supervisor found lost since the last call."""

@@ -82,9 +82,12 @@ class Runner:
         started = self.since = monotonic()
         self.running = context = JobContext(job, desk.lease, desk.extended_at)
         desk.page.start(self.slot, job.id)
-        desk.hygiene.clean()
+        hygiene = desk.hygiene
+        if hygiene.needed:
+            hygiene.clean()
         outcome = self._context().run(self._attempt, context)
-        desk.hygiene.clean()
+        if hygiene.needed:
+            hygiene.clean()
         self.running = None
         # Before the outcome is delivered: the courier that it wakes must see a runner that is free.
         self.since = 0.0

@@ -119,6 +119,7 @@ class Worker:
 
     def __init__(self, lab: Lab, options: Iterable[str], log: Path) -> None:
         self.log = log
+        self.board = lab.folder / "board"
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(MANAGE), "emq_worker", *options],
@@ -126,7 +127,7 @@ class Worker:
                     **os.environ,
                     "DJANGO_SETTINGS_MODULE": "testproject.settings",
                     "EMQ_URL": lab.server.url,
-                    VARIABLE: str(lab.folder / "board"),
+                    VARIABLE: str(self.board),
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -144,11 +145,19 @@ class Worker:
             raise Miscount(f"A worker ended with status {status}:\n{text}")
 
     def rss_mb(self) -> float:
-        """Memory of the worker's processes."""
+        """Memory of the worker's processes, without the lines of the board that they wrote on."""
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        pages = (Path(f"/proc/{p}/statm").read_text().split()[1] for p in (str(pid), *children))
-        return sum(map(int, pages)) * os.sysconf("SC_PAGE_SIZE") / 1e6
+        kilobytes = 0
+        for process in (str(pid), *children):
+            counted = True
+            for line in Path(f"/proc/{process}/smaps").read_text().splitlines():
+                name, *rest = line.split()
+                if not name.endswith(":"):  # range, rights, offset, device, inode, path
+                    counted = rest[4:] != [str(self.board)]
+                elif name == "Rss:" and counted:
+                    kilobytes += int(rest[0])
+        return kilobytes * 1024 / 1e6
 
     def __enter__(self) -> Self:
         return self

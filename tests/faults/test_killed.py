@@ -85,7 +85,8 @@ def test_a_child_survives_its_supervisor(probe, client):
             assert probe.wait_for(2) == ["a", "a token 1"]
             wait_until(lambda: not is_running(child))
             tasks.mark.enqueue("next")
-            probe.wait_for(3)
+            wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 2)
+    assert probe.marks() == ["a", "a token 1", "next"]
     totals = inspector.totals(client, QUEUE)
     assert (totals["completed"], totals.get("reaped", 0)) == (2, 0)
     assert "the supervisor is gone" in first.output
@@ -224,7 +225,8 @@ def test_leases_lost_by_a_frozen_worker(probe, client):
             other.terminate()
             assert other.wait() == 0
         tasks.mark.enqueue("next")
-        probe.wait_for(3)
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 2)
     assert "ERROR" not in frozen.output
+    assert len(probe.marks()) == 3
     assert books_balance(client, QUEUE) == {}
     assert scripts.state(client, QUEUE, job.id) == "absent"

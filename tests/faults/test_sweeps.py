@@ -12,7 +12,7 @@ from django_emq import inspector, scripts
 from django_emq.connections import connect
 from django_emq.keys import queue_keys
 from django_emq.reaper import Reaper
-from tests.conformance.wire import books_balance
+from tests.conformance.wire import books_balance, pass_ms
 from tests.helpers import QUEUE
 from tests.probe import tasks
 from tests.processes import Worker, manage, wait_until
@@ -57,6 +57,20 @@ def test_five_reapers_at_once(client, queue):
     assert inspector.totals(client, queue)["reaped"] == sum(shares) == 5000
     assert sum(share > 0 for share in shares) > 1, shares
     assert set(books_balance(client, queue).values()) == {1}
+
+
+def test_a_sweep_whose_time_is_over_says_so(client, queue):
+    """What is left has its turn at once, not after the interval."""
+    lapse(client, queue, 25)
+    emq.enqueue_many(tasks.mark.using(queue=queue, run_in=0.001).job(i) for i in range(15))
+    pass_ms(client, 5)
+    reaper = Reaper(client, (queue,), interval=60, batch=10)
+    seen = []
+    for _ in range(3):
+        answer = reaper.sweep(queue, seconds=0)
+        seen.append((answer, reaper.returned, reaper.promoted))
+    assert seen == [(0, 10, 10), (0, 20, 15), (-1, 25, 15)]
+    assert reaper.run_once() > 1
 
 
 def test_a_reaper_killed_in_the_middle(client, queue, capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from argparse import ArgumentParser
 from typing import Any
@@ -59,7 +60,7 @@ class Command(EmqCommand):
 
         try:
             for queue in reaper.queues or tuple(inspector.queues(reaper.client)):
-                reaper.sweep(queue)
+                reaper.sweep(queue, seconds=math.inf)
         except EmqError as error:
             raise CommandError(f"The sweep did not end: {error}") from error
         self.say(self.summary(reaper))
