@@ -11,7 +11,10 @@ from django.utils.translation import gettext_lazy as _
 from ..conf import settings
 from ..exceptions import EmqError
 from ..jobs import Call, decode, encode
-from .arguments import MASK, restore, shown
+from ..redact import MASK
+from .arguments import restore, shown
+
+REPLACED = ("args", "kwargs", "sig")
 
 
 class Readable(json.JSONEncoder):
@@ -73,7 +76,7 @@ class PayloadForm(forms.Form):
             body = json.loads(encode(self.call.task, args, kwargs, limit=limit))
         except EmqError as error:
             raise forms.ValidationError(str(error)) from error
-        # What else the payload says, options for instance, stays.
-        rest = {name: value for name, value in self.body.items() if name not in ("args", "kwargs")}
+        # What else the payload says, options for instance, stays; a signature no longer holds.
+        rest = {name: value for name, value in self.body.items() if name not in REPLACED}
         self.payload = json.dumps({**rest, **body}, separators=(",", ":"))
         return cleaned

@@ -11,7 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from .. import inspector, scripts
+from .. import inspector, scripts, signing
 from ..exceptions import JobGone, Refused
 from ..inspector import SETS, Filter, JobRow, Mark
 from .acting import AGES, Acting, filter_fields, read_filter
@@ -186,7 +186,8 @@ class QueueAdmin(Acting):
             by = request.user.get_username()
             request.META["emq.sent"] = 0
             try:
-                scripts.update(client(), queue, job_id, form.payload, by=by)
+                payload = signing.sealed(form.payload, job_id)
+                scripts.update(client(), queue, job_id, payload, by=by)
             except Refused as refusal:
                 messages.error(request, _("Nothing was changed: %(why)s") % {"why": refusal})
             else:
