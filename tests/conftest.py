@@ -18,7 +18,12 @@ SERVER = pytest.StashKey[Server]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start the server, then Django, whose settings ask where the server is."""
+    """Start the server, then Django, whose settings ask where the server is.
+
+    In a parallel run each process has its own of both, and the one that hands out the tests none.
+    """
+    if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
+        return
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="emq-tests-"))
@@ -34,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
+    if SERVER not in config.stash:
+        return "servers: one for each process"
     with contextlib.closing(config.stash[SERVER].client()) as client:
         facts = client.info("server")
     name = facts.get("server_name", "redis")

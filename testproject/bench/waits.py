@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 from time import monotonic
 
 import django_emq as emq
 
-from .board import Board
+from . import chain
+from .board import VARIABLE, Board
 from .drains import Figures
-from .lab import Lab, lab
+from .lab import PATIENCE, Lab, lab
 from .sizes import Sizes
 from .tasks import hold, noop
 
@@ -30,7 +35,33 @@ def pickup(sizes: Sizes) -> Figures:
             bench.wait(worker)
         bench.check()
         delays = bench.board.delays_ms(0, singles)
-    return {"pickup_p50_ms": quantile(delays, 0.50), "pickup_p99_ms": quantile(delays, 0.99)}
+    return {
+        "pickup_p50_ms": quantile(delays, 0.50),
+        "pickup_p99_ms": quantile(delays, 0.99),
+        **_pickup_floor(sizes),
+    }
+
+
+def _pickup_floor(sizes: Sizes) -> Figures:
+    """The same for a bare worker: what the machine and two round trips cost."""
+    with lab(sizes.singles) as bench:
+        worker = subprocess.Popen(
+            [sys.executable, str(Path(chain.__file__)), bench.server.url],
+            env={**os.environ, VARIABLE: str(bench.folder / "board")},
+        )
+        try:
+            while not bench.info("clients", "blocked_clients"):
+                time.sleep(0.01)
+            chain.send(bench.redis, bench.board, range(bench.jobs), PAUSE)
+            worker.wait(PATIENCE)
+        finally:
+            worker.kill()
+            worker.wait()
+        delays = bench.board.delays_ms(0, bench.jobs)
+    return {
+        "pickup_floor_p50_ms": quantile(delays, 0.5),
+        "pickup_floor_p99_ms": quantile(delays, 0.99),
+    }
 
 
 def pickup_busy(sizes: Sizes) -> Figures:
