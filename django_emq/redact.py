@@ -19,7 +19,7 @@ from django.views.decorators.debug import coroutine_functions_to_sensitive_varia
 from . import registry
 from .conf import settings
 from .exceptions import UnknownTask
-from .jobs import Call, decode
+from .jobs import Call, read
 
 MASK = "••••••"
 SHORT = 4  # characters: what is shorter is a secret only where it stands as a word
@@ -32,10 +32,14 @@ def eraser(payload: bytes) -> Callable[[str], str]:
     'login with •••••• failed'
     """
     try:
-        forms = sorted(set(_forms(secrets(decode(payload)))), key=len, reverse=True)
-        pattern = re.compile("|".join(map(_alternative, forms)))
-    except Exception:  # a text must not cost the job, and no payload means no secret
+        call = read(payload)
+    except ValueError:  # the queue has not admitted this, and nobody's secret is in it
         return str
+    try:
+        forms = sorted(set(_forms(secrets(call))), key=len, reverse=True)
+        pattern = re.compile("|".join(map(_alternative, forms)))
+    except Exception:  # must not cost the job; better no text than a secret
+        return lambda text: MASK
     return lambda text: pattern.sub(MASK, text) if forms else text
 
 

@@ -10,7 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..exceptions import EmqError
-from ..jobs import Call, decode, encode
+from ..jobs import Call, encode, read
 from ..redact import MASK
 from .arguments import restore, shown
 
@@ -49,7 +49,7 @@ class PayloadForm(forms.Form):
 
     def __init__(self, old: bytes, data: Any = None) -> None:
         try:
-            self.call = decode(old)
+            self.call = read(old)
             self.body: dict[str, Any] = json.loads(old)
         except ValueError:
             self.call, self.body = Call("", [], {}), {}
