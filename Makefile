@@ -11,7 +11,7 @@ WITH_SERVER := $(BIN)/python testproject/private_server.py
 KEPT := testproject/db.rdb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-matrix lint screenshots clean
+.PHONY: help demo serve test test-matrix proof chaos lint screenshots clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,12 @@ test: .venv/ready-test  ## run the suite on Valkey, and the conformance suite on
 
 test-matrix:  ## run the suite on each Python that is here, with its Django
 	@tests/matrix.sh $(ARGS)
+
+proof: .venv/ready-test  ## walk the model far, plant defects into the scripts; fills docs/proof.md
+	$(BIN)/pytest -q -p no:randomly tests/model/proof.py $(ARGS)
+
+chaos: .venv/ready-demo  ## run the queue for two minutes under every fault that can be made
+	@$(MANAGE) chaos $(ARGS)
 
 lint: .venv/ready-lint  ## check style and types
 	$(BIN)/ruff check .

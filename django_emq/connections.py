@@ -64,13 +64,17 @@ _NOT_NOW_WORDS = {"OOM", "READONLY", "LOADING", "NOREPLICAS", "MISCONF", "BUSY",
 
 
 class Script:
-    """One Lua file: its source and its SHA1, computed once."""
+    """One Lua file: its source and its SHA1, computed once.
+
+    :param source: another text than that of the file; tests plant defects with it.
+    """
 
     __slots__ = ("name", "sha", "source")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, source: bytes | None = None) -> None:
         self.name = name
-        self.source = (resources.files("django_emq.lua") / f"{name}.lua").read_bytes()
+        file = resources.files("django_emq.lua") / f"{name}.lua"
+        self.source = file.read_bytes() if source is None else source
         self.sha = sha1(self.source, usedforsecurity=False).hexdigest()
 
     def __repr__(self) -> str:
@@ -108,7 +112,7 @@ class Client:
         self.prefix = prefix
         self.trail_max = 0 if trail == "off" else TRAIL_MAX
         self.trail_all = TRAIL_MAX if trail == "all" else 0
-        self.known_queues: set[str] = set()
+        self.known_queues: dict[str, float] = {}  # in the registry, and until when
         self._warm: set[str] = set()
         errors = import_module(type(raw).__module__.split(".")[0] + ".exceptions")
         self.noscript: type[Exception] = errors.NoScriptError

@@ -74,6 +74,10 @@ class Reserve:
         """Key of what one worker says of itself: a hash with a time to live."""
         return f"{self.base}worker:{worker}"
 
+    def word(self, worker: str) -> str:
+        """Key of what a worker is asked to do: a string with a time to live."""
+        return f"{self.base}word:{worker}"
+
 
 def check_queue(queue: str, prefix: str = "emq") -> str:
     """Return the name of a queue, or raise InvalidOption with the rule."""

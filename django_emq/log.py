@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import sys
+import threading
 import traceback
 from time import monotonic
 from typing import Any
+from weakref import WeakSet
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
@@ -27,8 +30,25 @@ def get_logger(name: str) -> SafeLogger:
     return SafeLogger(logging.getLogger(f"django_emq.{name}"), {})
 
 
+_lock = threading.Lock()
+_away: WeakSet[Outage] = WeakSet()  # those of this process for whom the server is away
+
+
+def _forget() -> None:
+    """A process that was forked finds out, and says, for itself whether the server is there."""
+    global _lock
+    _lock = threading.Lock()
+    _away.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 class Outage:
     """Says that the server is away, once, and that it is back, once; and when to try again.
+
+    Where two threads of a process find out for themselves, the first one says that the server is
+    away, and the last one that it is back.
 
     :param who: begins the lines.
     """
@@ -45,15 +65,23 @@ class Outage:
         now = monotonic()
         if not self._since:
             self._since = now
-            self._logger.warning("%s: %s; trying again", self._who, error)
+            with _lock:
+                first = not _away
+                _away.add(self)
+            if first:
+                self._logger.warning("%s: %s; trying again", self._who, error)
         self._tries += 1
         self.retry_at = now + random.uniform(0.02, min(0.05 * 2**self._tries, 5.0))
 
     def over(self) -> None:
         """Take note of a call that went well."""
         if self._since:
-            self._logger.info(
-                "%s: the server is back after %.1f s", self._who, monotonic() - self._since
-            )
+            with _lock:
+                _away.discard(self)
+                last = not _away
+            if last:
+                self._logger.info(
+                    "%s: the server is back after %.1f s", self._who, monotonic() - self._since
+                )
             self._since = self.retry_at = 0.0
             self._tries = 0

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from datetime import datetime
+from time import monotonic
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -27,6 +28,8 @@ from .registry import AnyTask, Seconds, Task, Unsent
 
 PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
 CHUNK = 500  # jobs in one script call
+# Seconds after which a process enters a queue again: somebody may have emptied the server since.
+KNOWN = 60.0
 
 
 def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -92,9 +95,10 @@ def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict
     try:
         while True:
             try:
-                if queue not in client.known_queues:
+                now = monotonic()
+                if now >= client.known_queues.get(queue, 0.0):
                     scripts.register(client, [queue])
-                    client.known_queues.add(queue)
+                    client.known_queues[queue] = now + KNOWN
                 return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
             except OutcomeUnknown as error:
                 pause = next(pauses, None)

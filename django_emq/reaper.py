@@ -20,7 +20,7 @@ logger = get_logger("reaper")
 
 BATCH = 500  # jobs in one script call
 BUDGET = 0.5  # seconds for one queue before the others have their turn
-TRIM_EVERY = 10.0  # seconds
+TRIM_EVERY = 30.0  # seconds
 
 
 class Reaper:

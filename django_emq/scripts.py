@@ -9,6 +9,7 @@ list.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha1
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -26,11 +27,13 @@ Way = Client | Batch
 VERSION = "django_emq:1"
 BATCH_MAX = 1000
 SENT_MS = 120_000
+WORDS = ("quiet", "resume", "stop")  # what a worker can be asked to do
+WORD_MS = 600_000  # how long a word waits for a worker that cannot reach the server
 
 NAMES = (
-    "audit beat bury cancel cas claim complete discard drain enqueue extend gate log mend "
+    "audit beat bury cancel cas claim complete control discard drain enqueue extend gate log mend "
     "obliterate pause progress promote reap register release remove reprocess requeue resume retry "
-    "rights snooze state trim update"
+    "rights snooze state trim unregister update"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 
@@ -270,11 +273,22 @@ def trim(client: Way, queue: str, *, dead_max: int, dead_ttl_ms: int, batch: int
     return result
 
 
-def beat(client: Way, worker: str, *, ttl_ms: int, facts: dict[str, Any]) -> None:
-    """Say that a worker is there, for `ttl_ms`; 0 signs it off."""
+def beat(client: Way, worker: str, *, ttl_ms: int, facts: dict[str, Any]) -> tuple[str, str]:
+    """Say that a worker is there, for `ttl_ms`; 0 signs it off.
+
+    Answers what it is asked to do, one of WORDS or '', and by whom.
+    """
     reserve = reserve_keys(client.prefix)
     pairs = [part for pair in facts.items() for part in pair]
-    _run(client, "beat", (reserve.workers, reserve.worker(worker)), (worker, ttl_ms, *pairs))
+    keys = (reserve.workers, reserve.worker(worker), reserve.word(worker))
+    result: tuple[str, str] = _run(client, "beat", keys, (worker, ttl_ms, *pairs), read_word)
+    return result
+
+
+def read_word(text: bytes) -> tuple[str, str]:
+    """What a worker is asked to do, one of WORDS or '', and by whom."""
+    word, _, by = text.decode(errors="replace").partition(" ")
+    return (word, by) if word in WORDS else ("", "")
 
 
 # -- the operators' verbs: they carry no token; `by` says who asks -----------------------------
@@ -287,34 +301,61 @@ def reprocess(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> l
     return _settle(client, "reprocess", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
 
 
-def requeue(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> list[Verdict]:
+def requeue(
+    client: Way, queue: str, ids: Sequence[str], *, by: str = "", only: str = ""
+) -> list[Verdict]:
     """Make waiting or held jobs ready now: 1 pending, NotInState or JobGone.
 
     The token of a held job moves first, so its run is refused.
+
+    :param only: 'active' or 'schedule': what is elsewhere by now is NotInState.
     """
     k = _keys(client, queue)
     keys = (k.active, k.schedule, k.pending, k.wake, k.metrics, k.trail)
-    return _settle(client, "requeue", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
+    options = (k.jobs, by, client.trail_max, _only(only, "active", "schedule"))
+    return _settle(client, "requeue", keys, options, zip(ids, strict=True))
 
 
-def cancel(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> list[Verdict]:
+def cancel(
+    client: Way, queue: str, ids: Sequence[str], *, by: str = "", only: str = ""
+) -> list[Verdict]:
     """Put waiting or held jobs into the morgue: 1 cancelled, NotInState or JobGone.
 
     The token of a held job moves first, so its run is refused.
+
+    :param only: 'active', 'schedule' or 'pending': what is elsewhere by now is NotInState.
     """
     k = _keys(client, queue)
     keys = (k.active, k.schedule, k.pending, k.dead, k.metrics, k.trail)
-    return _settle(client, "cancel", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
+    options = (k.jobs, by, client.trail_max, _only(only, "active", "schedule", "pending"))
+    return _settle(client, "cancel", keys, options, zip(ids, strict=True))
 
 
 def remove(
-    client: Way, queue: str, ids: Sequence[str], *, by: str = "", force: bool = False
+    client: Way,
+    queue: str,
+    ids: Sequence[str],
+    *,
+    by: str = "",
+    force: bool = False,
+    only: str = "",
 ) -> list[Verdict]:
-    """Delete jobs with their rows: 1 removed, JobGone, or JobHeld unless `force`."""
+    """Delete jobs with their rows: 1 removed, JobGone, or JobHeld unless `force`.
+
+    :param only: one of the five sets, or 'none' for rows that are in no set: what is elsewhere by
+        now is NotInState.
+    """
     k = _keys(client, queue)
     keys = (k.pending, k.active, k.schedule, k.dead, k.done, k.metrics, k.trail)
-    options = (k.jobs, by, client.trail_max, int(force))
+    sets = ("pending", "active", "schedule", "dead", "done", "none")
+    options = (k.jobs, by, client.trail_max, int(force), _only(only, *sets))
     return _settle(client, "remove", keys, options, zip(ids, strict=True))
+
+
+def _only(name: str, *allowed: str) -> str:
+    if name and name not in allowed:
+        raise UnknownSet(f"There is no set {name!r} here. Use one of: {', '.join(allowed)}.")
+    return name
 
 
 def drain(client: Way, queue: str, name: str, *, by: str = "", batch: int = 500) -> int:
@@ -330,7 +371,7 @@ def drain(client: Way, queue: str, name: str, *, by: str = "", batch: int = 500)
     return result
 
 
-def obliterate(client: Way, queue: str, *, force: bool = False, batch: int = 500) -> bool:
+def obliterate(client: Client, queue: str, *, force: bool = False, batch: int = 500) -> bool:
     """Delete up to `batch` jobs of a paused queue, and at the end the queue; whether more is left.
 
     Raises NotInState when the queue is not paused, or holds jobs and `force` is not given.
@@ -339,14 +380,42 @@ def obliterate(client: Way, queue: str, *, force: bool = False, batch: int = 500
     sets = (k.pending, k.schedule, k.dead, k.done, k.active)
     keys = (k.meta, *sets, k.wake, k.metrics, k.limiter, k.trail)
     args = (k.jobs, int(force), _batch(batch))
-    return bool(_run(client, "obliterate", keys, args))
+    left = bool(_run(client, "obliterate", keys, args))
+    if not left:  # a call of its own: the registry is in another slot of a cluster
+        unregister(client, queue)
+    return left
 
 
-def update(client: Way, queue: str, job_id: str, payload: str, *, by: str = "") -> None:
-    """Replace the payload of a job that is not held; raises JobGone, JobHeld."""
+def unregister(client: Client, queue: str) -> bool:
+    """Take a queue off the list of queues, unless a worker serves it; whether it is off.
+
+    A producer enters it again: at its next call, or, if it has used the queue in the last minute,
+    when that is over.
+    """
+    client.known_queues.pop(queue, None)
+    reserve = reserve_keys(client.prefix)
+    args = (queue, reserve.worker(""))
+    return bool(_run(client, "unregister", (reserve.queues, reserve.workers), args))
+
+
+def update(
+    client: Way,
+    queue: str,
+    job_id: str,
+    payload: str,
+    *,
+    by: str = "",
+    was: str | bytes | None = None,
+) -> None:
+    """Replace the payload of a job that is still to run; raises JobGone, JobHeld, NotInState.
+
+    :param was: the payload that is replaced: when another one is there, NotInState.
+    """
     k = _keys(client, queue)
-    keys = (k.active, k.job(job_id), k.trail)
-    _run(client, "update", keys, (job_id, payload, by, client.trail_max))
+    keys = (k.active, k.done, k.job(job_id), k.trail)
+    was = was.encode() if isinstance(was, str) else was
+    seen = "" if was is None else sha1(was, usedforsecurity=False).hexdigest()
+    _run(client, "update", keys, (job_id, payload, by, client.trail_max, seen))
 
 
 def progress(client: Way, queue: str, job_id: str, token: Token, value: str) -> None:
@@ -376,6 +445,19 @@ def resume(client: Way, queue: str, *, by: str = "") -> bool:
     """Let a queue be claimed again; answers whether it was paused."""
     k = _keys(client, queue)
     return bool(_run(client, "resume", (k.meta, k.wake, k.trail), (client.trail_max, by)))
+
+
+def control(client: Way, worker: str, word: str, *, by: str = "") -> bool:
+    """Ask a worker to do one of WORDS at its next beat; answers whether there is such a worker.
+
+    quiet: take no more jobs, finish those that it holds, stay up. resume: take jobs again. stop:
+    as at a SIGTERM. Raises InvalidOption for another word.
+    """
+    if word not in WORDS:
+        raise InvalidOption(f"A worker cannot be asked to {word!r}. Use {', '.join(WORDS)}.")
+    reserve = reserve_keys(client.prefix)
+    keys = (reserve.worker(worker), reserve.word(worker))
+    return bool(_run(client, "control", keys, (word, by, WORD_MS)))
 
 
 def gate(client: Way, queue: str) -> None:

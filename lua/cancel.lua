@@ -10,16 +10,18 @@
 -- ARGV[1] jobs       prefix of the rows
 -- ARGV[2] by         who asks, for the trail
 -- ARGV[3] trail_max  entries that the trail keeps, about; 0 for no trail
--- ARGV[4…]           ids
+-- ARGV[4] only       active, schedule or pending, to leave alone what is elsewhere by now;
+--                    '' for all three
+-- ARGV[5…]           ids
 --
 -- Returns one verdict a job: 1 cancelled.
--- Errors  EMQSTATE when the job is in no such set; EMQGONE when its row is gone.
+-- Errors  EMQSTATE when the job is in no such set, or not in `only`; EMQGONE when its row is gone.
 --
 -- The token of a held job moves first: the run that goes on is refused, it cannot race.
 
 local active, schedule, pending, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local metrics, trail = KEYS[5], KEYS[6]
-local jobs, by, trail_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local jobs, by, trail_max, only = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -42,8 +44,9 @@ end
 
 -- Read and decide.
 redis.call('ZCARD', dead)
+local names = {[active] = 'active', [schedule] = 'schedule', [pending] = 'pending'}
 local verdicts, moves, seen = {}, {}, {}
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   local id = ARGV[i]
   local token = redis.pcall('HGET', jobs .. id, 'attempts')
   local set
@@ -55,6 +58,9 @@ for i = 4, #ARGV do
     verdicts[#verdicts + 1] = redis.error_reply('EMQGONE cancel job gone')
   elseif seen[id] or not set then
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE neither waiting nor held')
+  elseif only ~= '' and names[set] ~= only then
+    verdicts[#verdicts + 1] = redis.error_reply(
+      'EMQSTATE not in ' .. only .. ' but in ' .. names[set])
   else
     seen[id] = true
     verdicts[#verdicts + 1] = 1

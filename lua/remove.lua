@@ -12,17 +12,20 @@
 -- ARGV[2] by         who asks, for the trail
 -- ARGV[3] trail_max  entries that the trail keeps, about; 0 for no trail
 -- ARGV[4] force      '1' to remove held jobs as well
--- ARGV[5…]           ids
+-- ARGV[5] only       a set, to leave alone what is elsewhere by now; none for jobs that are in no
+--                    set; '' for all
+-- ARGV[6…]           ids
 --
 -- Returns one verdict a job: 1 removed, row and log lines with it.
 -- Errors  EMQLOCK when a worker holds the job and force is not given;
---         EMQGONE when nothing of the job is there.
+--         EMQSTATE when it is not in `only`; EMQGONE when nothing of the job is there.
 --
 -- The row of a held job goes, and its token with it: the run that goes on is refused.
 
 local active = KEYS[2]
 local metrics, trail = KEYS[6], KEYS[7]
-local jobs, by, trail_max, force = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local jobs, by, trail_max, force, only = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
+local names = {'pending', 'active', 'schedule', 'dead', 'done'}
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -44,17 +47,23 @@ local function note(event, id, token)
 end
 
 local verdicts, removed = {}, 0
-for i = 5, #ARGV do
+for i = 6, #ARGV do
   local id = ARGV[i]
   local token = redis.pcall('HGET', jobs .. id, 'attempts')
-  local sets = {}
+  local sets, where = {}, nil
   for set = 1, 5 do
     if redis.call('ZSCORE', KEYS[set], id) then
       sets[#sets + 1] = KEYS[set]
+      if where ~= only then  -- damage: an id may be in two sets
+        where = names[set]
+      end
     end
   end
+  where = where or 'none'
   if #sets == 0 and redis.call('TYPE', jobs .. id).ok ~= 'hash' then
     verdicts[#verdicts + 1] = redis.error_reply('EMQGONE remove job gone')
+  elseif only ~= '' and where ~= only then
+    verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE not in ' .. only .. ' but in ' .. where)
   elseif force ~= '1' and redis.call('ZSCORE', active, id) then
     verdicts[#verdicts + 1] = redis.error_reply('EMQLOCK job is held by a worker')
   else

@@ -10,16 +10,18 @@
 -- ARGV[1] jobs       prefix of the rows
 -- ARGV[2] by         who asks, for the trail
 -- ARGV[3] trail_max  entries that the trail keeps, about; 0 for no trail
--- ARGV[4…]           ids
+-- ARGV[4] only       active or schedule, to leave alone what is elsewhere by now; '' for both
+-- ARGV[5…]           ids
 --
 -- Returns one verdict a job: 1 pending.
--- Errors  EMQSTATE when the job neither waits nor is held; EMQGONE when its row is gone.
+-- Errors  EMQSTATE when the job neither waits nor is held, or is not in `only`;
+--         EMQGONE when its row is gone.
 --
 -- The token of a held job moves first: the run that goes on is refused, it cannot race.
 
 local active, schedule, pending, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local metrics, trail = KEYS[5], KEYS[6]
-local jobs, by, trail_max = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local jobs, by, trail_max, only = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -49,15 +51,18 @@ end
 redis.call('ZCARD', pending)
 local awake = redis.call('LLEN', wake)
 local verdicts, moves, seen = {}, {}, {}
-for i = 4, #ARGV do
+for i = 5, #ARGV do
   local id = ARGV[i]
   local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority')
   local held = not seen[id] and redis.call('ZSCORE', active, id)
+  local set = held and 'active' or redis.call('ZSCORE', schedule, id) and 'schedule'
   if row.err or not row[1] or #row[1] > 15
     or row[1] ~= '0' and not string.match(row[1], '^[1-9]%d*$') then
     verdicts[#verdicts + 1] = redis.error_reply('EMQGONE requeue job gone')
-  elseif seen[id] or not (held or redis.call('ZSCORE', schedule, id)) then
+  elseif seen[id] or not set then
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE neither waiting nor held')
+  elseif only ~= '' and set ~= only then
+    verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE not in ' .. only .. ' but in ' .. set)
   else
     seen[id] = true
     verdicts[#verdicts + 1] = 1

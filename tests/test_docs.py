@@ -455,6 +455,7 @@ def test_keys_are_all_explained() -> None:
     spelled |= {"job:<id>", "metrics:<minute>", "sent:<producer>", "claims:<worker>"}
     spelled |= {queue.logs("<id>").removeprefix(queue.base)}
     spelled |= {reserve.version, reserve.queues, reserve.workers, reserve.worker("<id>")}
+    spelled |= {reserve.word("<id>")}
     assert listed == spelled
 
 

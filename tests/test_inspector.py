@@ -1,6 +1,7 @@
 """The read plane: walks along sets that change, and "why" in words."""
 
 import json
+import re
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -11,6 +12,7 @@ from django_emq import inspector, scripts
 from django_emq.exceptions import JobGone, UnknownSet
 from django_emq.ids import mint
 from django_emq.inspector import Filter, Mark
+from django_emq.inspector.why import EVENTS
 from tests.admin.yard import TASK, admit, kill, make_yard, payload
 from tests.processes import wait_until
 
@@ -245,3 +247,9 @@ def test_emq_why_of_a_job_that_is_gone(client, queue, capsys):
 def test_spans():
     spans = [inspector.span(s) for s in (0.42, 9.94, 12, 59.4, 200, 7200, 90_000, 1e9)]
     assert spans == ["0.4 s", "9.9 s", "12 s", "59 s", "3 min", "2 h", "1 d", "11574 d"]
+
+
+def test_each_event_of_the_trail_has_words():
+    """Those that the scripts write, and no other."""
+    sources = "".join(script.source.decode() for script in scripts.SCRIPTS.values())
+    assert set(EVENTS) == set(re.findall(r"(?:note\(|'event', )'(\w+)'", sources))

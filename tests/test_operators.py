@@ -7,7 +7,7 @@ test_operators_fence.py.
 import pytest
 
 from django_emq import scripts
-from django_emq.exceptions import InvalidOption, JobGone, JobHeld, NotInState
+from django_emq.exceptions import InvalidOption, JobGone, JobHeld, NotInState, UnknownSet
 from django_emq.ids import mint
 from django_emq.keys import queue_keys
 from tests.conformance import wire
@@ -36,7 +36,7 @@ OUTCOMES: dict[str, tuple[object, ...]] = {
     "lapsed": (NotInState, 1, 1, JobHeld, 1, JobHeld),
     "scheduled": (NotInState, 1, 1, 1, 1, None),
     "dead": (1, NotInState, NotInState, 1, 1, None),
-    "done": (NotInState, NotInState, NotInState, 1, 1, None),
+    "done": (NotInState, NotInState, NotInState, 1, 1, NotInState),
     "row alone": (NotInState, NotInState, NotInState, 1, 1, None),
     "ghost": (JobGone, JobGone, JobGone, 1, 1, JobGone),
     "absent": (JobGone, JobGone, JobGone, JobGone, JobGone, JobGone),
@@ -123,6 +123,50 @@ def test_a_call_has_a_bound(client, queue, verb):
     with pytest.raises(InvalidOption, match="at most 1000 jobs"):
         VERBS[verb](client, queue, ids)
     assert kinds(VERBS[verb](client, queue, ids[:1000])) == [JobGone] * 1000
+    assert everything(client) == before
+
+
+# Where a job in each state is, and what takes `only`.
+PLACES = {
+    "pending": "pending", "swept": "pending", "active": "active", "scheduled": "schedule",
+    "dead": "dead", "done": "done", "row alone": "none",
+}  # fmt: skip
+ONLY = {
+    "requeue": ("active", "schedule"),
+    "cancel": ("active", "schedule", "pending"),
+    "remove by force": ("pending", "active", "schedule", "dead", "done", "none"),
+}
+
+
+@pytest.mark.parametrize("state", [*PLACES, "absent"])
+@pytest.mark.parametrize(("verb", "only"), [(v, one) for v in ONLY for one in ONLY[v]])
+def test_only_what_is_still_there(client, queue, verb, only, state):
+    """A job that has gone elsewhere is left alone, and its verdict is no other one."""
+    job_id = job_in(client, queue, state)
+    before, books = everything(client), wire.snapshot(client, queue)
+    if state == "absent":
+        assert kinds(VERBS[verb](client, queue, [job_id], only=only)) == [JobGone]
+    elif PLACES[state] == only:
+        assert VERBS[verb](client, queue, [job_id], only=only) == [1]
+        assert wire.snapshot(client, queue) != books
+        return
+    else:
+        (verdict,) = VERBS[verb](client, queue, [job_id], only=only)
+        assert isinstance(verdict, NotInState)
+        assert f"Not in {only} but in {PLACES[state]}" in str(verdict) or (
+            str(verdict) == "Neither waiting nor held"
+        )
+    assert everything(client) == before
+
+
+@pytest.mark.parametrize("verb", ONLY)
+@pytest.mark.parametrize("only", ["scheduled", "Dead", "wake", "all"])
+def test_only_a_set_of_the_verb(client, queue, verb, only):
+    """Another name is refused before anything is sent."""
+    job_id = job_in(client, queue, "active")
+    before = everything(client)
+    with pytest.raises(UnknownSet, match="Use one of: "):
+        VERBS[verb](client, queue, [job_id], only=only)
     assert everything(client) == before
 
 
@@ -284,3 +328,22 @@ def test_update_keeps_each_byte(client, redis, queue, state, payload):
     if state != "pending":
         ask(client, queue, "reprocess" if state == "dead" else "requeue", job_id)
     assert claim_one(client, queue).payload == payload.encode()
+
+
+@pytest.mark.parametrize("was", ["work", b"work"])
+def test_update_of_what_was_read(client, queue, was):
+    """The payload that the author of the change has seen is there: it is replaced."""
+    job_id = job_in(client, queue, "pending")
+    scripts.update(client, queue, job_id, "new", was=was)
+    assert row(client, queue, job_id)["payload"] == "new"
+
+
+def test_an_update_does_not_undo_another_one(client, queue):
+    """Two people have read the same payload: the second one is refused, nothing changed."""
+    job_id = job_in(client, queue, "dead")
+    scripts.update(client, queue, job_id, "anna's", was="work")
+    before = everything(client)
+    for was in ("work", "", "anna's "):
+        with pytest.raises(NotInState, match="changed since it was read"):
+            scripts.update(client, queue, job_id, "bert's", was=was)
+    assert everything(client) == before

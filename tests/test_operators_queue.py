@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from django_emq import scripts
+import django_emq as emq
+from django_emq import inspector, scripts
 from django_emq.exceptions import JobGone, NotInState, StaleToken, UnknownSet
-from django_emq.keys import queue_keys
+from django_emq.keys import queue_keys, reserve_keys
 from tests.conformance import wire
 from tests.conformance.wire import (
     books_balance,
@@ -25,6 +26,7 @@ from tests.conformance.wire import (
     row,
 )
 from tests.operator_cases import HOLDERS, VERBS, counter, everything, job_in
+from tests.probe.tasks import mark
 
 DRAINABLE = ("pending", "schedule", "dead", "done")
 each_set = pytest.mark.parametrize("name", DRAINABLE)
@@ -229,6 +231,33 @@ def test_obliterate_of_a_damaged_queue(client, redis, queue, full_queue):
     left = members(client, queue, "pending") | members(client, queue, "active")
     assert left == {}
     assert not redis.exists(queue_keys(queue).schedule, queue_keys(queue).meta)
+
+
+def test_the_name_of_an_obliterated_queue_is_gone(client, queue):
+    """With the last step, and not before; the process that did it enters the queue anew."""
+    emq.enqueue_many(mark.using(queue=queue).job(n) for n in range(3))
+    scripts.register(client, ["other"])
+    scripts.pause(client, queue)
+    assert scripts.obliterate(client, queue, batch=2) is True
+    assert inspector.queues(client) == ["other", queue]
+    assert scripts.obliterate(client, queue, batch=2) is False
+    assert inspector.queues(client) == ["other"]
+    mark.using(queue=queue).enqueue("again")
+    assert inspector.queues(client) == ["other", queue]
+
+
+@pytest.mark.parametrize(
+    ("served", "left"),
+    [("a {}", True), ("{}", True), ("{} b", True), ("{}x x{} {}-1 -{}", False), ("", False)],
+)
+def test_a_queue_that_a_worker_serves_stays_listed(client, redis, queue, served, left):
+    """Its next beat would enter it again; a worker of queues with similar names does not count."""
+    scripts.register(client, [queue])
+    scripts.beat(client, "w-7", ttl_ms=60_000, facts={"queues": served.replace("{}", queue)})
+    redis.set(reserve_keys().worker("w-8"), "no hash")
+    redis.zadd(reserve_keys().workers, {"w-8": 1, "w-9": 2})
+    assert scripts.unregister(client, queue) is not left
+    assert (queue in inspector.queues(client)) is left
 
 
 def test_an_obliterated_queue_can_be_used_again(client, queue, full_queue):

@@ -8,9 +8,11 @@ import pytest
 from django.utils import timezone
 
 import django_emq as emq
-from django_emq import connections, inspector, registry
+from django_emq import connections, inspector, registry, scripts
+from django_emq import queue as queue_module
 from django_emq.ids import is_job_id, mint
 from django_emq.keys import queue_keys
+from tests.conformance import wire
 from tests.conformance.wire import members
 from tests.helpers import QUEUE, burst
 from tests.probe import tasks
@@ -293,6 +295,26 @@ def test_a_refusal_by_the_server_is_in_its_job(client, monkeypatch):
     assert "something else" in str(two.error)
     with pytest.raises(emq.Refused):
         tasks.mark.enqueue("a")
+
+
+def test_a_queue_is_entered_again_after_a_minute(client, redis, queue, monkeypatch):
+    """Somebody has emptied the server: the queue is listed again, at no command an enqueue."""
+    task = tasks.mark.using(queue=queue)
+    task.enqueue("first")
+    before = wire.calls(client, "evalsha")
+    for n in range(5):
+        task.enqueue(n)
+    assert wire.calls(client, "evalsha") == before + 5
+    redis.flushdb()
+    task.enqueue("a")
+    assert inspector.queues(client) == []
+    now = queue_module.monotonic()
+    monkeypatch.setattr(queue_module, "monotonic", lambda: now + queue_module.KNOWN)
+    task.enqueue("b")
+    task.enqueue("c")
+    assert inspector.queues(client) == [queue]
+    assert redis.get("{emq}:version") == scripts.VERSION.encode()
+    assert wire.calls(client, "evalsha") == before + 9
 
 
 def test_a_foreign_version_is_refused(client):

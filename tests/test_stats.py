@@ -72,8 +72,11 @@ def test_a_worker_is_shown_while_it_is_there(client):
         (shown,) = json.loads(stats("--json"))["workers"]
         assert shown["facts"]["queues"] == "mail"
         assert shown["facts"]["threads"] == "2"
+        assert int(shown["facts"]["rss_mb"]) > 20
+        assert (shown["asked"], shown["asked_by"]) == ("", "")
         (line,) = [line for line in stats().splitlines() if line.startswith("anna-")]
         assert line.split()[1:4] == ["mail", "1", "2"]
+        assert line.split()[5:7] == [shown["facts"]["rss_mb"], "running"]
         worker.terminate()
         assert worker.wait() == 0
     assert stats().splitlines()[-1] == "No worker is running."

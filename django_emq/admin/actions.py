@@ -46,16 +46,18 @@ class Action:
 
 
 def _requeue(client: Client, queue: str, name: str, ids: Sequence[str], by: str) -> list[Any]:
-    verb = scripts.reprocess if name == "dead" else scripts.requeue
-    return list(verb(client, queue, ids, by=by))
+    if name == "dead":
+        return list(scripts.reprocess(client, queue, ids, by=by))
+    return list(scripts.requeue(client, queue, ids, by=by, only=name))
 
 
 def _cancel(client: Client, queue: str, name: str, ids: Sequence[str], by: str) -> list[Any]:
-    return list(scripts.cancel(client, queue, ids, by=by))
+    return list(scripts.cancel(client, queue, ids, by=by, only=name))
 
 
 def _remove(client: Client, queue: str, name: str, ids: Sequence[str], by: str) -> list[Any]:
-    return list(scripts.remove(client, queue, ids, by=by, force=name == "active"))
+    only = "none" if name == LOST else name
+    return list(scripts.remove(client, queue, ids, by=by, force=name == "active", only=only))
 
 
 _HELD = _(
@@ -188,21 +190,29 @@ class Bulk:
     def _act(
         self, client: Client, ids: Sequence[str], by: str, sent: Callable[[int], None]
     ) -> None:
-        there = members(client, self.queue, self.set, ids)
-        self.missed += len(ids) - len(there)
-        if not there:
-            return
         sent(self.done)
-        for verdict in self.action.verb(client, self.queue, self.set, there, by):
+        gone = []
+        verdicts = self.action.verb(client, self.queue, self.set, ids, by)
+        for job_id, verdict in zip(ids, verdicts, strict=True):
             if not isinstance(verdict, EmqError):
                 self.done += 1
             elif isinstance(verdict, (NotInState, JobHeld)):
                 self.missed += 1
             elif isinstance(verdict, JobGone):
-                # It was in the set a moment ago: a row that is damaged, or was just removed.
-                self.failed += 1
+                gone.append(job_id)
             else:
                 raise verdict
+        damaged = self._still_there(client, gone)
+        self.failed += damaged
+        self.missed += len(gone) - damaged
+
+    def _still_there(self, client: Client, ids: Sequence[str]) -> int:
+        """How many of these jobs are in the set although they have no sound row."""
+        if not ids or self.set == LOST:
+            return 0
+        key = getattr(queue_keys(self.queue, client.prefix), self.set)
+        scores = client.read(lambda raw: raw.zmscore(key, ids))
+        return sum(score is not None for score in scores)
 
     def words(self) -> list[str]:
         """What happened, for a message."""
@@ -230,16 +240,6 @@ class Bulk:
             self.total, self.examined, self.done, self.missed, self.failed = numbers
         except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
             raise ValueError(f"no state of an action: {error}") from error
-
-
-def members(client: Client, queue: str, name: str, ids: Sequence[str]) -> list[str]:
-    """Those of the ids that are in the set at this moment, each once."""
-    ids = list(dict.fromkeys(ids))
-    if name == LOST:
-        return [one for one in ids if inspector.state(client, queue, one) == "unknown"]
-    key = getattr(queue_keys(queue, client.prefix), name)
-    scores = client.read(lambda raw: raw.zmscore(key, ids)) if ids else []
-    return [one for one, score in zip(ids, scores, strict=True) if score is not None]
 
 
 def _now(client: Client) -> int:

@@ -129,16 +129,14 @@ class Pages(ModelAdmin):
             raise Http404(_("There is no queue '%(queue)s'.") % {"queue": name})
         return name
 
-    def log(self, request: HttpRequest, queue: str, message: str, flag: int = CHANGE) -> None:
-        """Write down who did what, where Django keeps such things."""
-        from ..models import Queue
-
+    def log(self, request: HttpRequest, name: str, message: str, flag: int = CHANGE) -> None:
+        """Write down who did what to a queue or worker, where Django keeps such things."""
         assert request.user.pk is not None  # who is not signed in does not get here
         LogEntry.objects.create(
             user_id=request.user.pk,
-            content_type_id=ContentType.objects.get_for_model(Queue).pk,
-            object_id=queue,
-            object_repr=queue[:200],
+            content_type_id=ContentType.objects.get_for_model(self.model).pk,
+            object_id=name,
+            object_repr=name[:200],
             action_flag=flag,
             change_message=message,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha1
 from typing import Any
 
 from django import forms
@@ -16,6 +17,11 @@ from .arguments import restore, shown
 
 REPLACED = ("args", "kwargs", "sig")
 
+CHANGED = _(
+    "Somebody has changed the arguments since this form was opened. Nothing was saved: look at the "
+    "job's page, and edit it again."
+)
+
 
 class Readable(json.JSONEncoder):
     """JSON over several lines: it is made to be edited."""
@@ -26,6 +32,9 @@ class Readable(json.JSONEncoder):
 
 class PayloadForm(forms.Form):
     """Positional and named arguments of a job. The task itself cannot be changed.
+
+    It carries a digest of the payload that it was opened with, and is refused when another one is
+    there: an edit never undoes an edit that its author has not seen.
 
     :ivar payload: the new payload, once the form is valid.
     """
@@ -45,6 +54,7 @@ class PayloadForm(forms.Form):
         help_text=_("A JSON object. Values shown as %(mask)s are kept as they are.")
         % {"mask": MASK},
     )
+    was = forms.CharField(widget=forms.HiddenInput, required=False)
     payload: str
 
     def __init__(self, old: bytes, data: Any = None) -> None:
@@ -54,7 +64,9 @@ class PayloadForm(forms.Form):
         except ValueError:
             self.call, self.body = Call("", [], {}), {}
         call = shown(self.call, settings().redact)
-        super().__init__(data, initial={"args": call.args, "kwargs": call.kwargs})
+        self._seen = sha1(old, usedforsecurity=False).hexdigest()
+        initial = {"args": call.args, "kwargs": call.kwargs, "was": self._seen}
+        super().__init__(data, initial=initial)
 
     def clean(self) -> dict[str, Any]:
         """Put the hidden values back, and check that the queue would take these arguments."""
@@ -64,6 +76,8 @@ class PayloadForm(forms.Form):
         args, kwargs = cleaned.get("args") or [], cleaned.get("kwargs") or {}
         if not self.call.task:
             raise forms.ValidationError(_("This payload cannot be read, so it cannot be edited."))
+        if cleaned.get("was") != self._seen:
+            raise forms.ValidationError(CHANGED)
         if not isinstance(args, list):
             self.add_error("args", _("Give a JSON list."))
         if not isinstance(kwargs, dict):

@@ -15,7 +15,7 @@ from .arguments import hide, pretty, shown
 SHOWN_MAX = 256 * 1024  # bytes of a payload or a result: more is no help to anybody
 # Fields of the row that the page shows in places of their own.
 ELSEWHERE = {"traceback", "result", "last_error", "payload", "progress", "logs"}
-BAD = {"refused", "failed", "died", "buried", "stalled", "reaped"}
+BAD = {"refused", "failed", "died", "buried", "reaped"}
 
 
 def describe(detail: JobDetail, workers: Sequence[Worker]) -> dict[str, Any]:

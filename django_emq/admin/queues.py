@@ -187,7 +187,7 @@ class QueueAdmin(Acting):
             request.META["emq.sent"] = 0
             try:
                 payload = signing.sealed(form.payload, job_id)
-                scripts.update(client(), queue, job_id, payload, by=by)
+                scripts.update(client(), queue, job_id, payload, by=by, was=row.payload)
             except Refused as refusal:
                 messages.error(request, _("Nothing was changed: %(why)s") % {"why": refusal})
             else:

@@ -19,7 +19,7 @@ SKEW_MS = 3_600_000  # how far the clock of who minted an id may be ahead of the
 class Entry:
     """One thing that happened.
 
-    :ivar event: failed, died, stalled, reaped, released, refused, buried, reprocessed, …
+    :ivar event: failed, died, reaped, released, refused, buried, reprocessed, …
     :ivar token: of the row, then. :ivar yours: the token of a caller who was refused.
     :ivar by: the operator who did it. :ivar note: error, verb and reason, in short.
     """

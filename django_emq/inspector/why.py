@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from ..connections import Client
 from ._read import instant, number
@@ -184,8 +184,13 @@ def _queue_stops(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
             "running": detail.running,
             "limit": limit,
         }
-    if not served(found, queue):
+    listening = served(found, queue)
+    if not listening:
         yield _no_worker(queue)
+    elif all(worker.state in ("quiet", "stopping") for worker in listening):
+        yield _("All workers that serve '%(queue)s' are quiet or stopping: they take no jobs.") % {
+            "queue": queue
+        }
 
 
 def _paused(queue: str, meta: dict[str, str], since: datetime | None) -> str:
@@ -225,6 +230,30 @@ def _failures(detail: JobDetail) -> Iterator[str]:
 # -- the trail in words -----------------------------------------------------------------------
 
 
+# Each event that a script writes into the trail.
+EVENTS = {
+    "failed": gettext_lazy("failed with token %(token)s: %(note)s"),
+    "died": gettext_lazy("went to the morgue: %(note)s"),
+    "buried": gettext_lazy("went to the morgue at its task's own wish: %(note)s"),
+    "reaped": gettext_lazy("was taken back: %(note)s"),
+    "released": gettext_lazy("was handed back by its worker with token %(token)s"),
+    "refused": gettext_lazy(
+        "was refused a settlement that came with token %(yours)s, the row has %(token)s: %(note)s"
+    ),
+    "reprocessed": gettext_lazy("was given another life by %(by)s; its token stays %(token)s"),
+    "requeued": gettext_lazy("was requeued by %(by)s; its token is now %(token)s"),
+    "cancelled": gettext_lazy("was cancelled by %(by)s; its token is now %(token)s"),
+    "removed": gettext_lazy("was removed by %(by)s"),
+    "mended": gettext_lazy("was mended by emq_fsck: %(note)s"),
+    "updated": gettext_lazy("got another payload from %(by)s"),
+    "drained": gettext_lazy("%(count)s jobs of '%(note)s' were removed by %(by)s"),
+    "paused": gettext_lazy("the queue was paused by %(by)s. %(note)s"),
+    "resumed": gettext_lazy("the queue was resumed by %(by)s"),
+    "claimed": gettext_lazy("was claimed by %(note)s with token %(token)s"),
+    "completed": gettext_lazy("was completed with token %(token)s"),
+}
+
+
 def sentence(entry: Entry) -> str:
     """One entry of the trail, with its time."""
     return f"{clock(entry.at)}: {words(entry)}."
@@ -232,29 +261,6 @@ def sentence(entry: Entry) -> str:
 
 def words(entry: Entry) -> str:
     """What one entry of the trail says."""
-    known = {
-        "failed": _("failed with token %(token)s: %(note)s"),
-        "died": _("went to the morgue: %(note)s"),
-        "buried": _("went to the morgue at its task's own wish: %(note)s"),
-        "stalled": _("stalled with token %(token)s: %(note)s"),
-        "reaped": _("was taken back: %(note)s"),
-        "released": _("was handed back by its worker with token %(token)s"),
-        "refused": _(
-            "was refused a settlement that came with token %(yours)s, the row has %(token)s: "
-            "%(note)s"
-        ),
-        "reprocessed": _("was given another life by %(by)s; its token stays %(token)s"),
-        "requeued": _("was requeued by %(by)s; its token is now %(token)s"),
-        "cancelled": _("was cancelled by %(by)s; its token is now %(token)s"),
-        "removed": _("was removed by %(by)s"),
-        "mended": _("was mended by emq_fsck: %(note)s"),
-        "updated": _("got another payload from %(by)s"),
-        "drained": _("%(count)s jobs of '%(note)s' were removed by %(by)s"),
-        "paused": _("the queue was paused by %(by)s. %(note)s"),
-        "resumed": _("the queue was resumed by %(by)s"),
-        "claimed": _("was claimed by %(note)s with token %(token)s"),
-        "completed": _("was completed with token %(token)s"),
-    }
     facts = {
         "token": entry.token or "?",
         "yours": entry.yours or "?",
@@ -262,8 +268,8 @@ def words(entry: Entry) -> str:
         "note": entry.note,
         "count": entry.count,
     }
-    pattern = known.get(entry.event)
-    told = pattern % facts if pattern else f"{entry.event} {entry.note}"
+    pattern = EVENTS.get(entry.event)
+    told = str(pattern) % facts if pattern else f"{entry.event} {entry.note}"
     return told.rstrip(" .:")
 
 

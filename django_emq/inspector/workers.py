@@ -10,11 +10,13 @@ from typing import Any
 from ..connections import Client
 from ..exceptions import InvalidOption
 from ..keys import queue_keys, reserve_keys
+from ..scripts import read_word
 from ._read import ask, instant, text, texts, to_ms
 from .jobs import JobRow, Mark, load_places
 
 WORKERS_MAX = 1000
 HELD_MAX = 200  # held jobs read of each queue
+STATES = {"quiet": "quiet", "resume": "running", "stop": "stopping"}  # that a word leads to
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,13 @@ class Worker:
     id: str
     beat_at: datetime
     facts: dict[str, str] = field(default_factory=dict)
+    asked: str = ""  # to do: quiet, resume or stop; '' when that is done, or nothing was asked
+    asked_by: str = ""
+
+    @property
+    def state(self) -> str:
+        """running, quiet or stopping, in its own words."""
+        return self.facts.get("state", "")
 
     @property
     def queues(self) -> list[str]:
@@ -41,12 +50,21 @@ def workers(client: Client) -> list[Worker]:
     beats = client.read(
         lambda raw: raw.zrange(reserve.workers, 0, WORKERS_MAX - 1, desc=True, withscores=True)
     )
-    replies = ask(client, lambda p: [p.hgetall(reserve.worker(text(name))) for name, _ in beats])
+
+    def build(pipeline: Any) -> None:
+        for name, _ in beats:
+            pipeline.hgetall(reserve.worker(text(name)))
+            pipeline.get(reserve.word(text(name)))
+
+    replies = ask(client, build, loose=True)
     found = []
-    for (name, beat), fields in zip(beats, replies, strict=True):
-        at = instant(float(beat))
-        if fields and at:
-            found.append(Worker(text(name), at, texts(fields)))
+    for (name, beat), fields, word in zip(beats, replies[::2], replies[1::2], strict=True):
+        at, facts = instant(float(beat)), texts(fields)
+        if facts and at:
+            asked, by = read_word(word) if isinstance(word, bytes) else ("", "")
+            if facts.get("state") == STATES.get(asked):
+                asked = by = ""
+            found.append(Worker(text(name), at, facts, asked, by))
     return found
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from django import template
 from django.utils.html import format_html_join
 from django.utils.safestring import SafeString, mark_safe
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from .. import inspector
@@ -32,6 +33,26 @@ SETS = {
 def emq_set(name: str) -> Any:
     """The heading of a set, or of a job's state."""
     return SETS.get(name, name)
+
+
+STATES = {"running": _("running"), "quiet": _("quiet"), "stopping": _("stopping")}
+ASKED = {
+    "quiet": _("%(by)s has asked it to take no more jobs; it obeys at its next beat."),
+    "resume": _("%(by)s has asked it to take jobs again; it obeys at its next beat."),
+    "stop": _("%(by)s has asked it to stop; it obeys at its next beat."),
+}
+
+
+@register.filter
+def emq_state(state: str) -> Any:
+    """What a worker says that it does."""
+    return STATES.get(state, state or "?")
+
+
+@register.filter
+def emq_asked(worker: inspector.Worker) -> str:
+    """What a worker was asked to do and has not done yet."""
+    return str(ASKED[worker.asked]) % {"by": worker.asked_by or gettext("Somebody")}
 
 
 @register.filter

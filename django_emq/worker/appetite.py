@@ -8,8 +8,8 @@ from ..jobs import Claimed
 from .options import WINDOW
 from .runner import LoopRunner, Runner
 
-CHUNK = 250  # jobs in one claim
-AHEAD = 2 * CHUNK  # jobs that may wait in front of the runners
+CHUNK = 500  # jobs in one claim
+AHEAD = 4 * CHUNK  # jobs that may wait in front of the runners
 
 
 class Appetite:

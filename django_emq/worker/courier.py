@@ -28,7 +28,7 @@ from .hygiene import Hygiene
 from .ledger import Ledger
 from .options import BEAT, WINDOW, WorkerOptions
 from .outcome import Outcome, report
-from .page import RUN, STOP_NOW, Page
+from .page import QUIET, STOP, STOP_NOW, Page
 from .presence import rss_mb
 from .runner import LoopRunner, Runner
 
@@ -67,7 +67,7 @@ class Courier:
         self.lease = options.lease
         self.worker = f"{options.worker_id}.{number}"
         self.status = 0
-        self.stopping = self.finished = False
+        self.stopping = self.finished = self.quiet = False
         self.inbox: SimpleQueue[Claimed | None] = SimpleQueue()
         self.dropped: set[Claimed] = set()  # unstarted jobs whose lease was lost
         self.hygiene = Hygiene()
@@ -132,7 +132,7 @@ class Courier:
             return
         if self._dry and now >= self._look_at:
             self._dry = False
-        want = 0 if self.stopping else self._appetite.want(now)
+        want = 0 if self.stopping or self.quiet else self._appetite.want(now)
         deliver = bool(self._outbox or self._unsettled)
         claim = bool(self._woken or self._requests)
         claim = claim or (want > 0 and not self._dry and self._appetite.low)
@@ -319,8 +319,11 @@ class Courier:
             self.supervisor = 0
             self._extended_at = self.page.extended_at
             self.stop()
-        if self.page.command != RUN:
-            self.stop(now_=self.page.command == STOP_NOW)
+        command = self.page.command
+        if command in (STOP, STOP_NOW):
+            self.stop(now_=command == STOP_NOW)
+        elif (command == QUIET) is not self.quiet:
+            self.quiet, self._dry = not self.quiet, False
         for lost in self.page.lost():
             self._lost(*lost)
         if not self.supervisor and now - self._extended_at >= self._extend_every:

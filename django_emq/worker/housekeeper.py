@@ -12,10 +12,12 @@ from ..exceptions import EmqError, VersionFence
 from ..log import Outage, get_logger
 from ..reaper import Reaper
 from .options import WorkerOptions
-from .page import Page
-from .presence import BEAT_EVERY, Presence
+from .page import QUIET, RUN, STOP, STOP_NOW, Page
+from .presence import BEAT_EVERY, SOON, Presence
 
 logger = get_logger("worker")
+
+COMMANDS = {"quiet": QUIET, "resume": RUN, "stop": STOP}
 
 
 class Housekeeper:
@@ -63,8 +65,11 @@ class Housekeeper:
         now = monotonic()
         if now >= self._beat_at:
             self._jobs += self._page.new_jobs()
-            self.presence.beat(jobs=self._jobs, stopping=False)
-            self._beat_at = now + BEAT_EVERY
+            stopping = self._page.command in (STOP, STOP_NOW)
+            word = self.presence.beat(jobs=self._jobs, stopping=stopping)
+            if word:
+                self._page.tell(COMMANDS[word])
+            self._beat_at = now + (SOON if word else BEAT_EVERY)
         return min(pause, self._beat_at - now)
 
     def stop(self) -> None:

@@ -49,8 +49,12 @@ class WorkerOptions:
 
     @property
     def sweep_every(self) -> float:
-        """Seconds between two sweeps, at most."""
-        return min(5.0, self.lease / 3)
+        """Seconds between two sweeps, at most: the shortest lease in use, or ten seconds.
+
+        So each lease is seen before it can lapse, and the sweep that sees it knows when the next
+        one is due.
+        """
+        return min(10.0, 3 * self.extend_every)
 
     @property
     def extend_every(self) -> float:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import mmap
 import struct
 
-RUN, STOP, STOP_NOW = 0, 1, 2
+RUN, STOP, STOP_NOW, QUIET = 0, 1, 2, 3
 
 ID_SIZE = 32
 _put_id = struct.Struct(f"{ID_SIZE}s").pack_into  # fills up with zeros
 LOST_SIZE = 16 * 1024
-HELD_AHEAD = 1000  # jobs that a child may hold beside those that run
+HELD_AHEAD = 4000  # jobs that a child may hold beside those that run
 
 # Numbers in front of the page: eight bytes each. _HELD is followed by the other buffer's size.
 _GENERATION, _COMMAND, _LOST_COUNT, _LOST_BYTES, _READY, _JOBS, _HELD = range(7)
@@ -72,7 +72,7 @@ class Page:
 
     @property
     def command(self) -> int:
-        """RUN, STOP or STOP_NOW."""
+        """RUN, QUIET, STOP or STOP_NOW."""
         return self._ints[_COMMAND]
 
     @property
@@ -111,7 +111,7 @@ class Page:
         return {job_id.rstrip(b"\0") for job_id in ids}
 
     def tell(self, command: int) -> None:
-        """Tell the child to stop."""
+        """Tell the child to RUN, to be QUIET, to STOP or to STOP_NOW."""
         self._ints[_COMMAND] = command
 
     def tell_lost(self, jobs: list[tuple[bytes, int]]) -> None:

@@ -28,8 +28,8 @@ from .child import make_page, run_child, watch_signals
 from .courier import RECYCLE
 from .ledger import group
 from .options import WorkerOptions
-from .page import STOP, STOP_NOW, Page
-from .presence import BEAT_EVERY, Presence
+from .page import QUIET, RUN, STOP, STOP_NOW, Page
+from .presence import BEAT_EVERY, SOON, Presence
 
 logger = get_logger("worker")
 
@@ -87,6 +87,7 @@ class Supervisor:
                     logger.critical("%s; stopping", error)
                     self.status = 1
                     self.stop()
+                    self._beat_at = monotonic() + BEAT_EVERY
                 except EmqError as error:
                     self._outage.failed(error)
                     self._sleep()
@@ -126,8 +127,7 @@ class Supervisor:
         elif self._orphans:
             self._give_back()
         elif now >= self._beat_at:
-            self._beat()
-            self._beat_at = now + BEAT_EVERY
+            self._beat_at = now + (SOON if self._beat() else BEAT_EVERY)
         elif self.options.sweep and now >= self._sweep_at:
             self._sweep_at = now + self.reaper.run_once()
         else:
@@ -157,6 +157,7 @@ class Supervisor:
             self.say(
                 f"worker {self.options.name} stops: no new jobs, {len(self.children)} to finish"
             )
+            self._beat_at = 0.0
         self.stopping = True
         self._spawn_at.clear()
         self._kill_at = monotonic() + (0.0 if now_ else self.options.grace) + PATIENCE
@@ -172,6 +173,7 @@ class Supervisor:
     def _spawn(self) -> None:
         self._spawned += 1
         page = make_page(self.options)
+        page.tell(QUIET if self.presence.quiet else RUN)
         databases.close_all()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -272,9 +274,16 @@ class Supervisor:
 
     # -- word to people -----------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _beat(self) -> bool:
+        """Say that the worker is there, and do what it is asked to; whether that was anything."""
         self._jobs += sum(child.page.new_jobs() for child in self._living())
-        self.presence.beat(jobs=self._jobs, stopping=self.stopping)
+        word = self.presence.beat(jobs=self._jobs, stopping=self.stopping, children=self.children)
+        if word == "stop":
+            self.stop()
+        elif word:
+            for child in self._living():
+                child.page.tell(QUIET if self.presence.quiet else RUN)
+        return bool(word)
 
     def _farewell(self) -> None:
         try:

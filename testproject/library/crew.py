@@ -18,9 +18,12 @@ GRACE = 10.0  # seconds that a process may take to end when it is told to
 
 
 class Member:
-    """One `manage.py` command that runs in a process group of its own, with a log."""
+    """One `manage.py` command that runs in a process group of its own, with a log.
 
-    def __init__(self, name: str, arguments: tuple[str, ...], log: Path) -> None:
+    :param env: what its environment has beside that of this process.
+    """
+
+    def __init__(self, name: str, arguments: tuple[str, ...], log: Path, **env: str) -> None:
         self.name = name
         self.log = log
         manage = str(Path(settings.BASE_DIR) / "manage.py")
@@ -28,7 +31,7 @@ class Member:
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, manage, *arguments],
-                env={"LOG_LEVEL": "INFO", **os.environ},
+                env={"LOG_LEVEL": "INFO", **os.environ, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -72,9 +75,9 @@ class Crew:
         self.folder = folder
         self.members: list[Member] = []
 
-    def hire(self, name: str, *arguments: str) -> Member:
+    def hire(self, name: str, *arguments: str, **env: str) -> Member:
         """Start a command."""
-        member = Member(name, arguments, self.folder / f"{name}.log")
+        member = Member(name, arguments, self.folder / f"{name}.log", **env)
         self.members.append(member)
         return member
 

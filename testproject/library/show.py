@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from io import TextIOWrapper
 from time import monotonic
 from typing import Self
@@ -20,7 +21,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from .report import Report
+from .report import Line, Report
 
 LINE_EVERY = 5.0  # seconds between two lines where there is no terminal
 DRAW_EVERY = 0.1  # seconds between two pictures of the bar
@@ -109,13 +110,18 @@ def morgue(report: Report) -> Table:
 
 
 def figures(report: Report) -> Table:
-    """The figures, each beside what it must be."""
+    """The figures of the demo."""
+    return table("what became of the jobs", report.lines())
+
+
+def table(title: str, lines: Iterable[Line]) -> Table:
+    """Figures, each beside what it must be."""
     table = Table(box=SIMPLE, show_edge=False)
-    table.add_column("what became of the jobs")
+    table.add_column(title)
     table.add_column("figure", justify="right")
     table.add_column("must be", justify="right")
     table.add_column("")
-    for line in report.lines():
+    for line in lines:
         style = "" if line.ok else "bold red"
         table.add_row(Text(line.name, style), Text(line.figure, style), line.must, line.remark)
     return table

@@ -19,6 +19,7 @@ INSTALLED_APPS = [
     "django_emq",
     "library",
     "bench",
+    "chaos",
 ]
 
 MIDDLEWARE = [

@@ -279,6 +279,33 @@ def test_a_requeued_job_has_all_its_tries_again(operator, client, queue, probe):
     assert "6 runs" in " ".join(page.context["why"].reasons)
 
 
+def test_a_job_that_leaves_between_look_and_act(operator, client, yard, monkeypatch):
+    """B92: whatever happens before the script runs, it acts on the set of the page or not at all.
+
+    A colleague's act falls into the request, right before ours reaches the server.
+    """
+    (held,), (due, _) = yard.active, yard.schedule
+
+    def meanwhile(verb, act):
+        honest = getattr(scripts, verb)
+
+        def late(*args, **options):
+            monkeypatch.setattr(scripts, verb, honest)
+            act()
+            return honest(*args, **options)
+
+        monkeypatch.setattr(scripts, verb, late)
+
+    honest_requeue = scripts.requeue
+    meanwhile("cancel", lambda: honest_requeue(client, yard.queue, [held], by="bert"))
+    page = act(operator, yard.queue, "cancel", "active", scope="selected", ids=[held])
+    assert texts(page) == ["0 jobs were cancelled and are in the morgue. 1 is no longer held."]
+    meanwhile("remove", lambda: scripts.requeue(client, yard.queue, [due], by="bert"))
+    page = act(operator, yard.queue, "remove", "schedule", scope="selected", ids=[due])
+    assert texts(page) == ["0 jobs were removed. 1 is no longer scheduled."]
+    assert [inspector.state(client, yard.queue, one) for one in (held, due)] == ["pending"] * 2
+
+
 # -- pause, edit ------------------------------------------------------------------------------
 
 
@@ -298,11 +325,17 @@ def test_pause_and_resume(operator, client, yard):
     assert LogEntry.objects.count() == 2
 
 
+def edit(browser, target, **fields):
+    """Open the editor, change fields and save; the page that follows."""
+    was = browser.get(target).context["form"].initial["was"]
+    return browser.post(target, {"was": was, **fields}, follow=True)
+
+
 @pytest.mark.parametrize("name", ["pending", "schedule", "dead"])
 def test_edit(operator, client, yard, name):
     job_id = getattr(yard, name)[0]
     target = url("queue_edit", queue=yard.queue, job_id=job_id)
-    page = operator.post(target, {"args": '[1, {"a": 2}]', "kwargs": '{"b": 3}'}, follow=True)
+    page = edit(operator, target, args='[1, {"a": 2}]', kwargs='{"b": 3}')
     assert texts(page) == [f"The payload of job {job_id} was changed."]
     row = inspector.row(client, yard.queue, job_id)
     assert json.loads(row["payload"]) == {"task": TASK, "args": [1, {"a": 2}], "kwargs": {"b": 3}}
@@ -327,8 +360,7 @@ def test_secrets_survive_an_edit_unseen(operator, client, queue):
         )
     form = page.context["form"]
     kwargs = form.initial["kwargs"] | {"to": "b", "Secret": "new"}
-    sent = {"args": json.dumps(form.initial["args"]), "kwargs": json.dumps(kwargs)}
-    operator.post(target, sent)
+    edit(operator, target, args=json.dumps(form.initial["args"]), kwargs=json.dumps(kwargs))
     stored = json.loads(inspector.row(client, queue, job_id)["payload"])
     assert stored["args"] == [{"deep": {"token": "t0p"}}]
     assert stored["kwargs"] == {"password": "hush", "Secret": "new", "to": "b"}
@@ -348,10 +380,44 @@ def test_an_edit_that_the_queue_would_not_take(operator, client, yard, args, kwa
     job_id = yard.pending[0]
     before = inspector.row(client, yard.queue, job_id)
     target = url("queue_edit", queue=yard.queue, job_id=job_id)
-    page = operator.post(target, {"args": args, "kwargs": kwargs})
+    page = edit(operator, target, args=args, kwargs=kwargs)
     assert page.status_code == 200
     assert words in page.content.decode()
     assert inspector.row(client, yard.queue, job_id) == before
+
+
+@pytest.mark.parametrize("was", [None, "0" * 40])
+def test_an_edit_of_what_has_changed(operator, client, yard, was):
+    """Two editors are open: the second save is refused, shows what was typed, and saves nothing."""
+    job_id = yard.dead[0]
+    target = url("queue_edit", queue=yard.queue, job_id=job_id)
+    opened = operator.get(target).context["form"].initial["was"]
+    scripts.update(client, yard.queue, job_id, payload(TASK, "bert's"), by="bert")
+    before = inspector.row(client, yard.queue, job_id)
+    page = operator.post(target, {"args": '["typed"]', "kwargs": "{}", "was": was or opened})
+    assert page.status_code == 200
+    assert "Somebody has changed the arguments" in page.content.decode()
+    assert "typed" in page.content.decode()
+    assert operator.post(target, {"args": "[9]", "kwargs": "{}"}).status_code == 200
+    assert inspector.row(client, yard.queue, job_id) == before
+    assert LogEntry.objects.count() == 0
+
+
+def test_an_edit_that_is_overtaken_on_its_way(operator, client, yard, monkeypatch):
+    """Between our look and our script somebody saves: the script itself compares."""
+    job_id = yard.dead[0]
+    honest = scripts.update
+
+    def late(*args, **options):
+        honest(client, yard.queue, job_id, payload(TASK, "bert's"), by="bert")
+        return honest(*args, **options)
+
+    monkeypatch.setattr(scripts, "update", late)
+    target = url("queue_edit", queue=yard.queue, job_id=job_id)
+    page = edit(operator, target, args="[9]", kwargs="{}")
+    assert texts(page) == ["Nothing was changed: Its payload has been changed since it was read"]
+    stored = json.loads(inspector.row(client, yard.queue, job_id)["payload"])
+    assert stored["args"] == ["bert's"]
 
 
 @pytest.mark.parametrize("name", ["active", "done"])

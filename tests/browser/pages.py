@@ -16,6 +16,10 @@ def pages_of(job_id: str) -> dict[str, Callable[[object], None]]:
         page.check("input[name=scope][value=all]")
         page.click("#emq-jobs button[value=requeue]")
 
+    def stop(page):
+        page.goto(url("worker_changelist"))
+        page.click("button[value=stop]")
+
     return {
         "queues": at("queue_changelist"),
         "queue-pending": at("queue_set", queue="mail", name="pending"),
@@ -29,5 +33,6 @@ def pages_of(job_id: str) -> dict[str, Callable[[object], None]]:
         "confirm": confirm,
         "morgue": at("morgue_changelist"),
         "workers": at("worker_changelist"),
+        "workers-stop": stop,
         "server": at("server_changelist"),
     }

@@ -99,14 +99,16 @@ def story(client):
 
 def workers(client):
     facts = {
-        "processes": 2, "threads": 4, "version": "0.1.0", "jobs": 18_204, "state": "running",
+        "processes": 2, "threads": 4, "version": "0.1.0", "jobs": 18_204, "host": "shop",
     }  # fmt: skip
-    for name, pid, queues in (
-        ("web-1-310-9f2c1a", 310, "mail images"),
-        ("web-2-88-c0ffee", 88, "mail"),
+    for name, pid, queues, rss, state in (
+        ("web-1-310-9f2c1a", 310, "mail images", 187, "running"),
+        ("web-2-88-c0ffee", 88, "mail", 164, "quiet"),
+        ("web-2-97-5eaf00", 97, "images", 158, "running"),
     ):
-        more = {"name": name, "pid": pid, "queues": queues, **facts}
-        scripts.beat(client, name, ttl_ms=600_000, facts=more)
+        more = {"name": name, "pid": pid, "queues": queues, "rss_mb": rss} | facts
+        scripts.beat(client, name, ttl_ms=600_000, facts=more | {"state": state})
+    scripts.control(client, "web-2-97-5eaf00", "stop", by="anna")
 
 
 def hour(client):

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import books
+
 from django_emq import scripts
 from django_emq.connections import Client
 from django_emq.ids import mint
@@ -15,23 +17,8 @@ from django_emq.keys import queue_keys
 from tests.processes import wait_until
 
 LEASE_MS = 60_000
-SETS = ("pending", "active", "schedule", "dead", "done")
-STATES = {"schedule": "scheduled"}  # where the row's word differs from the set's name
+SETS = books.SETS
 PLAIN = ("state", "attempts", "payload")
-
-# Everything of one queue in one step. The sets with their scores, and each row with all fields.
-_BOOKS = """
-local base, answer = ARGV[1], {sets = {}, rows = {}}
-for i = 2, #ARGV do
-  answer.sets[i - 1] = redis.call('ZRANGE', base .. ARGV[i], 0, -1, 'WITHSCORES')
-end
-for i, key in ipairs(redis.call('KEYS', base .. 'job:*')) do
-  local kind = redis.call('TYPE', key).ok
-  local row = kind == 'hash' and redis.call('HGETALL', key) or {}
-  answer.rows[i] = {string.sub(key, #base + 5), kind, row}
-end
-return {answer.sets, answer.rows}
-"""
 
 _requests = itertools.count()
 
@@ -169,45 +156,15 @@ def pass_ms(client: Client, ms: float) -> None:
 
 
 def snapshot(client: Client, queue: str) -> dict[str, Any]:
-    """The whole state in one step: each set with its scores, each row with its fields.
-
-    Counters, wake tokens and remembered requests are no part of it.
-    """
-    base = queue_keys(queue, client.prefix).base
-    sets, rows = client.raw.eval(_BOOKS, 0, base, *SETS)
-    state: dict[str, Any] = {}
-    for name, flat in zip(SETS, sets, strict=True):
-        pairs = zip(flat[::2], flat[1::2], strict=True)
-        state[name] = {member.decode(): float(score) for member, score in pairs}
-    state["rows"] = {
-        job_id.decode(): dict(zip(flat[::2], flat[1::2], strict=True)) if kind == b"hash" else kind
-        for job_id, kind, flat in rows
-        if not job_id.endswith(b":logs")
-    }
-    return state
+    """The whole state in one step: each set with its scores, each row with its fields."""
+    return books.snapshot(client.raw, queue_keys(queue, client.prefix).base)
 
 
 def books_balance(
     client: Client, queue: str, before: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """Check that each job is in one place; answer all tokens, to be given as `before` later.
-
-    (1) each id is in exactly one set; (2) the row's state names that set; (3) no set holds an id
-    without a row; (4) no row is outside all sets; (5) no token is lower than it was before.
-    """
-    state = snapshot(client, queue)
-    rows = state.pop("rows")
-    places: dict[str, list[str]] = {}
-    for name, entries in state.items():
-        for job_id in entries:
-            places.setdefault(job_id, []).append(STATES.get(name, name))
-    assert all(len(names) == 1 for names in places.values()), places
-    assert set(places) == set(rows), f"ids without the other: {sorted(set(places) ^ set(rows))[:5]}"
-    assert {i: [r[b"state"].decode()] for i, r in rows.items()} == places
-    tokens = {job_id: int(fields[b"attempts"]) for job_id, fields in rows.items()}
-    lower = {i: t for i, t in (before or {}).items() if tokens.get(i, t) < t}
-    assert not lower, f"tokens went down: {lower}"
-    return tokens
+    """Check that each job is in one place; answer all tokens, to be given as `before` later."""
+    return books.balance(snapshot(client, queue), before)
 
 
 def calls(client: Client, command: str) -> int:

@@ -61,23 +61,25 @@ def test_workers_take_up_work_after_every_break(probe, lone):
         assert "Traceback" not in worker.output
 
 
-def test_an_outage_is_told_once(probe, client, proxy):
-    """Many tries, one line when it begins and one when it is over."""
-    with Worker("--lease", "3", EMQ_URL=proxy.url) as worker:
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_an_outage_is_told_once(probe, client, proxy, processes):
+    """Many tries, one line a process when it begins and one when it is over."""
+    with Worker("--lease", "3", "--processes", processes, EMQ_URL=proxy.url) as worker:
         worker.wait_ready()
         tasks.mark.enqueue("a")
         probe.wait_for(1)
         proxy.refuse()
-        worker.wait_for("supervisor: No answer")
+        worker.wait_for("supervisor: No answer" if processes == "1" else "trying again")
         time.sleep(2)  # this is how long the server is away
         tasks.mark.enqueue("b")  # we are not behind the proxy
         proxy.allow()
         probe.wait_for(2)
-        worker.wait_for("supervisor: the server is back after")
+        alone = processes == "0"
+        worker.wait_for("the server is back after" if alone else "supervisor: the server is back")
     for words in ("trying again", "the server is back"):
         who = [line.split(": ")[0].split()[-1] for line in worker.lines if words in line]
-        assert len(who) == len(set(who)), worker.output  # each thread once
-        assert "supervisor" in who
+        assert len(who) == len(set(who)), worker.output
+        assert len(who) == 1 if alone else "supervisor" in who, worker.output
     assert "ERROR" not in worker.output
 
 

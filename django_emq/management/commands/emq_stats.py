@@ -26,6 +26,14 @@ Show the queues (jobs in each set, oldest waiting, jobs a minute) and the worker
 in/min and out/min count enqueued and finished jobs over the last one to two minutes.
 """
 
+FACTS = {  # of workers, and their headings
+    "queues": "queues",
+    "processes": "processes",
+    "threads": "threads",
+    "jobs": "jobs",
+    "rss_mb": "MB",
+    "state": "state",
+}
 HEADINGS = ("queue", "pending", "active", "schedule", "dead", "done", "oldest", "in/min", "out/min")
 
 
@@ -78,7 +86,7 @@ class Command(EmqCommand):
                 self.say(plain(pause_line(queue)))
         self.say("")
         if workers:
-            headings = ("worker", "queues", "processes", "threads", "jobs", "state", "last beat")
+            headings = ("worker", *FACTS.values(), "last beat")
             self.say(table([headings, *(worker_row(worker) for worker in workers)]))
         else:
             self.say("No worker is running.")
@@ -109,8 +117,7 @@ def pause_line(stats: QueueStats) -> str:
 
 def worker_row(worker: Worker) -> tuple[str, ...]:
     """One line of the workers' table."""
-    names = ("queues", "processes", "threads", "jobs", "state")
-    facts = (worker.facts.get(name, "?") for name in names)
+    facts = (worker.facts.get(name, "?") for name in FACTS)
     return (worker.id, *facts, worker.beat_at.strftime("%H:%M:%S UTC"))
 
 

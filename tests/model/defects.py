@@ -1,0 +1,170 @@
+"""Defects of the scripts, planted one at a time: each must be caught by the model.
+
+A defect is a few small replacements in the text of one script. Each must find its place exactly
+once: else the script has changed, and the defect must be written anew for it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from django_emq.connections import Script
+from django_emq.scripts import SCRIPTS
+
+
+class Defect(NamedTuple):
+    """What is wrong, in words; in which script; and the texts, old and new."""
+
+    what: str
+    script: str
+    swaps: tuple[tuple[str, str], ...]
+
+
+class NoPlace(Exception):
+    """A replacement does not find its place exactly once."""
+
+
+def plant(defect: Defect) -> Script:
+    """The script with the defect in it."""
+    text = SCRIPTS[defect.script].source.decode()
+    for old, new in defect.swaps:
+        if (count := text.count(old)) != 1:
+            raise NoPlace(
+                f"Defect '{defect.what}': {old!r} is {count} times in {defect.script}.lua, not "
+                "once. Write it anew for the script as it is now, in tests/model/defects.py."
+            )
+        text = text.replace(old, new)
+    return Script(defect.script, text.encode())
+
+
+TOKEN = ("row[1] ~= token", "false")
+HELD = ("not leases[i]", "false")
+AN_HOUR = ("local now = time[1] * 1000", "local now = 3600000 + time[1] * 1000")
+
+
+def _defects() -> list[Defect]:
+    found = []
+
+    def defect(script: str, what: str, *swaps: tuple[str, str]) -> None:
+        found.append(Defect(what, script, swaps))
+
+    # The fence.
+    for verb in ("complete", "retry", "snooze", "release", "bury", "discard", "extend"):
+        defect(verb, "the token is not checked", TOKEN)
+    for verb in ("retry", "snooze", "release", "bury", "discard", "extend"):
+        defect(verb, "it is not checked that the job is held", HELD)
+    for verb in ("progress", "log"):
+        defect(verb, "the token is not checked", ("attempts ~= token", "false"))
+        held = "not redis.call('ZSCORE', active, id)"
+        defect(verb, "it is not checked that the job is held", (held, "false"))
+    defect("extend", "ZADD without XX, and no look at the lease", HELD, ("'XX', ", ""))
+    defect("claim", "the token is not raised", ("'attempts', 1)", "'attempts', 0)"))
+    defect("claim", "the mark of the last settlement stays", ("'HDEL', key, 'settled'", "'TIME'"))
+    for verb in ("retry", "snooze", "release", "bury"):
+        defect(verb, "the settlement leaves no mark", (f"'settled', '{verb}'", "'unmarked', '1'"))
+    raised = "token = redis.call('HINCRBY', jobs .. id, 'attempts', 1)"
+    for verb in ("requeue", "cancel"):
+        defect(verb, "the token of a held job stays", (raised, ""))
+    defect("reprocess", "the token is forgotten", ("'failures', 'stalls'", "'attempts', 'stalls'"))
+    mark = "'state', 'pending', 'settled', 'reprocess'"
+    defect("reprocess", "the holder of the last life may complete", (mark, "'state', 'pending'"))
+    held = "force ~= '1' and redis.call('ZSCORE', active, id)"
+    defect("remove", "a held job goes without force", (held, "false"))
+    defect(
+        "update", "a held job gets another payload", ("redis.call('ZSCORE', active, id)", "false")
+    )
+
+    # One place.
+    for verb in ("retry", "snooze", "release", "bury", "discard"):
+        defect(verb, "ZREM is missing", ("redis.call('ZREM', active, id)", ""))
+    defect("complete", "ZREM is missing", ("'ZREM', active", "'ZMSCORE', active"))
+    defect("complete", "a swept job stays in pending", ("'ZREM', pending", "'ZMSCORE', pending"))
+    defect("reap", "ZREM is missing", ("'ZREM', active", "'ZMSCORE', active"))
+    defect("promote", "ZREM is missing", ("'ZREM', schedule", "'ZMSCORE', schedule"))
+    for verb in ("trim", "drain"):
+        defect(verb, "the rows stay", ("redis.call('DEL', unpack(rows))", ""))
+    rows = "redis.call('DEL', jobs .. id, jobs .. id .. ':logs')"
+    for verb in ("discard", "remove"):
+        defect(verb, "the row stays", (rows, ""))
+    defect("discard", "the log lines stay", (rows, "redis.call('DEL', jobs .. id)"))
+    defect("complete", "the row stays", ("redis.call('DEL', unpack(rows))", ""))
+    defect("snooze", "the state of the row stays", ("'state', 'scheduled', ", ""))
+
+    # The clock, and what it is compared with.
+    for verb in ("claim", "enqueue", "retry", "snooze", "extend", "reap", "promote"):
+        defect(verb, "a clock that is an hour off", AN_HOUR)
+    everything = ("active, '-inf', now", "active, '-inf', '+inf'")
+    defect("reap", "leases that have not lapsed are swept", everything)
+    everything = ("schedule, '-inf', now", "schedule, '-inf', '+inf'")
+    defect("promote", "what is not due is promoted", everything)
+    defect("claim", "what is not due is promoted", everything)
+    defect("trim", "results go before their time", ("done, '-inf', now", "done, '-inf', '+inf'"))
+
+    # Bounds and budgets.
+    unbounded = ("'LIMIT', 0, batch)", "'LIMIT', 0, -1)")
+    for verb in ("reap", "promote"):
+        defect(verb, "the batch has no bound", unbounded)
+    defect("drain", "the batch has no bound", ("ZRANGE', set, 0, batch - 1", "ZRANGE', set, 0, -1"))
+    bound = ("ZRANGE', KEYS[set], 0, left - 1", "ZRANGE', KEYS[set], 0, -1")
+    defect("obliterate", "the batch has no bound", bound)
+    defect("claim", "what is promoted has no bound", ("'LIMIT', 0, due_max", "'LIMIT', 0, -1"))
+    defect("retry", "a failure is not counted", ("whole(row[3], 0) + 1", "whole(row[3], 0)"))
+    defect(
+        "retry",
+        "the job's own max_attempts is not obeyed",
+        ("whole(row[4], max_attempts)", "max_attempts"),
+    )
+    defect("reap", "a lost lease is not counted", ("whole(row[3], 0) + 1", "whole(row[3], 0)"))
+    defect(
+        "reap",
+        "a lost lease spends a failure",
+        ("'state', 'pending', 'stalls'", "'state', 'pending', 'failures'"),
+    )
+    defect("reprocess", "the stalls of the last life stay", ("'stalls', ", ""))
+    defect("claim", "a paused queue is claimed", ("if limits[1] then", "if false then"))
+    defect(
+        "claim",
+        "the concurrency limit is off by one",
+        ("concurrency - running, 0)", "concurrency - running + 1, 0)"),
+    )
+    defect(
+        "claim",
+        "the rate limit's window never ends",
+        ("redis.call('PEXPIRE', limiter, duration)", ""),
+    )
+    defect(
+        "obliterate",
+        "a queue that is open is deleted",
+        ("not redis.call('HGET', meta, 'paused')", "false"),
+    )
+
+    # Calls that are sent again.
+    same = "== request .. ' ' then"
+    defect("enqueue", "the same call is carried out again", (same, "== false then"))
+    defect("claim", "the same call takes new jobs", (same, "== false then"))
+    defect("enqueue", "a duplicate overwrites the row", ("redis.call('EXISTS', row) == 1", "false"))
+    for verb in ("retry", "snooze", "release", "bury"):
+        defect(verb, "sent again, it is refused", (f"row[2] == '{verb}'", "false"))
+
+    # Order, wake and counters.
+    for verb in ("release", "reap", "promote", "requeue", "reprocess"):
+        number = {"release": 3, "requeue": 2, "reprocess": 2, "promote": 2, "reap": 2}[verb]
+        row = "rows[i]" if verb == "promote" else "row"
+        defect(verb, "the priority is forgotten", (f"0 - whole({row}[{number}], 0)", "0"))
+    wake = "redis.call('LPUSH', wake, '1')"
+    for verb in ("enqueue", "claim", "retry", "snooze", "release", "reap", "promote", "resume"):
+        defect(verb, "no worker is woken", (wake, ""))
+    for verb, name in {
+        "enqueue": "enqueued",
+        "claim": "claimed",
+        "complete": "completed",
+        "retry": "failed",
+        "reap": "reaped",
+        "discard": "stale",
+        "remove": "removed",
+    }.items():
+        defect(verb, f"the counter {name} is not raised", (f"tally('{name}'", "tostring('no'"))
+    return found
+
+
+DEFECTS = _defects()

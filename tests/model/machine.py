@@ -1,0 +1,394 @@
+"""The state machine: any order of all verbs on a real server, and the model beside it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from books import SETS, balance
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from django_emq import connections, scripts
+from django_emq.exceptions import EmqError
+from django_emq.jobs import Claims, NewJob, Reaped
+from django_emq.keys import queue_keys, reserve_keys
+from tests.model.look import Ms, look, pass_ms
+from tests.model.model import Model
+
+# A wait is a number of these, and time passes in these and a little: so a time that has come, and
+# one that has not, are never so close that the run time of an example could blur them.
+UNIT = 1_000_000
+A_LITTLE = 1_000
+
+WORKERS = ("w1", "w2", "w3")
+PRODUCERS = ("p1", "p2")
+
+REFUSALS = ("StaleToken", "JobGone", "JobHeld", "NotInState", "KindRefused", "RateLimited")
+
+units = st.integers(1, 2).map(lambda n: n * UNIT)
+# What a number stands for is looked up when its turn comes: an id or a token of this example.
+picks = st.integers(0, 2**16)
+some = st.lists(picks, min_size=1, max_size=4)
+some_time = st.sampled_from((1, 0, 2))
+few = st.sampled_from((500, 2, 1))
+letters = st.sampled_from("ab")
+queues = itertools.count()
+
+
+class Machine(RuleBasedStateMachine):
+    """One queue. `do` carries a verb out on both sides, and compares all that there is."""
+
+    answers: ClassVar[Counter[tuple[str, bool]]] = Counter()  # by verb, and whether accepted
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = connections.connect()
+        self.client.trail_all = self.client.trail_max
+        self.queue = f"model-{next(queues)}"
+        self.keys = queue_keys(self.queue)
+        self.model = Model()
+        self.since = ""
+        self.tokens: list[tuple[str, int]] = []  # all that were ever handed out
+        self.ids: list[str] = []
+        self.lowest: dict[str, int] = {}
+        self.requests: dict[str, dict[str, Any]] = {}
+        self.time = 0.0
+        self.model.now = Ms(0, 0)
+        self._compare()
+
+    def teardown(self) -> None:
+        """The next example's queue has another name, but the server need not remember this one."""
+        self.client.raw.flushdb()
+        self.client.close()
+
+    # -- both sides ---------------------------------------------------------------------------
+
+    def do(self, verb: str, *args: Any, **kwargs: Any) -> Any:
+        """Carry out a verb; the answer."""
+        try:
+            answer = _plain(getattr(scripts, verb)(self.client, self.queue, *args, **kwargs))
+        except EmqError as error:
+            answer = type(error).__name__
+        for verdict in answer if isinstance(answer, list) else [answer]:
+            refused = isinstance(verdict, str) and verdict in REFUSALS
+            self.answers[verb, not refused] += 1
+        note(f"    {verb} {args} {kwargs} -> {answer}")
+        self._compare(lambda: self._same(answer, getattr(self.model, verb)(*args, **kwargs), verb))
+        return answer
+
+    def _compare(self, step: Callable[[], None] = lambda: None) -> None:
+        """Look at the server, take the step in the model, and compare everything."""
+        found = look(self.client, self.keys, self.since)
+        assert found.time >= self.time, "the clock of this machine went backwards"
+        self.model.now, self.time = Ms(self.time, found.time), found.time
+        self.model.trail = []
+        step()
+        model = self.model
+        for name in SETS:
+            expected = {job.id: job.score for job in model.inside(name)}
+            self._same(found.sets[name], expected, name)
+        rows = {job.id: job.row for job in model.jobs.values()}
+        self._same(found.rows, {i: _texts(row) for i, row in rows.items()}, "rows")
+        logs = {job.id: job.logs for job in model.jobs.values() if job.logs}
+        self._same(found.logs, logs, "logs")
+        self._same(found.meta, _texts(model.meta), "meta")
+        self._same(found.wake, int(model.wake), "wake")
+        open_ = model.used and not model.due(model.window_ends)
+        self._same(found.limiter, model.used if open_ else 0, "limiter")
+        self._same(found.totals, dict(model.totals), "totals")
+        self._same(found.counted, dict(model.totals), "totals of the minutes")
+        trail = [(f["event"], f.get("id", ""), f.get("token", "")) for _, f in found.trail]
+        self._same(sorted(trail), sorted(model.trail), "trail")
+        self.since = found.trail[-1][0] if found.trail else self.since
+        self._take_over(found)
+        said = {
+            i: {b"state": row["state"].encode(), b"attempts": row["attempts"]}
+            for i, row in found.rows.items()
+        }
+        self.lowest = balance({**found.sets, "rows": said}, self.lowest)
+
+    def _take_over(self, found: Any) -> None:
+        """The times that the server has stored, within the bounds as they were found to be."""
+        for job in self.model.jobs.values():
+            exact = found.sets[job.place][job.id]
+            job.score = Ms(exact, exact)
+            for name in ("started_at", "finished_at"):
+                if name in job.row:
+                    at = float(found.rows[job.id][name])
+                    job.row[name] = Ms(at, at)
+
+    def _same(self, found: Any, expected: Any, what: str) -> None:
+        assert _matches(found, expected), f"{what}:\n  server {found}\n  model  {expected}"
+
+    def item(self, pick: int) -> tuple[str, int]:
+        """An id and a token: the newest of a job that is held, or one beside it, or an old one."""
+        kind, n = pick % 8, pick // 8
+        held = sorted(job.id for job in self.model.jobs.values() if job.place == "active")
+        if kind < 5 and held:
+            job_id = held[n % len(held)]
+            token = self.model.jobs[job_id].token
+            return job_id, token + (1, -1)[n % 2] if kind == 4 else token
+        known = [(i, token) for i, token in self.tokens if i in self.model.jobs]
+        if kind < 7 and known:
+            return known[n % len(known)]
+        return self.id(n), n % 3
+
+    def id(self, pick: int) -> str:
+        """An id that was admitted once, or one that never was."""
+        return self.ids[pick % len(self.ids)] if self.ids and pick % 16 else "JOBnever"
+
+    @initialize(waiting=st.integers(1, 4), held=st.integers(1, 3))
+    def begin(self, waiting, held):
+        """Something to act on, whichever rules come."""
+        self._enqueue("p1", [NewJob(self._mint(), "first") for _ in range(waiting + held)])
+        self._claim({"worker": "w1", "request": "first", "lease_ms": UNIT, "count": held, "due": 1})
+
+    # -- producers ----------------------------------------------------------------------------
+
+    @rule(
+        producer=st.sampled_from(PRODUCERS),
+        dues=st.lists(st.sampled_from(("", "", "+", "at", "past")), min_size=1, max_size=3),
+        wait=units,
+        priority=st.sampled_from((0, 0, 5, -5)),
+        own=st.sets(st.sampled_from(("max_attempts", "max_stalls", "lease_ms"))),
+        known=st.booleans(),
+        pick=picks,
+    )
+    def enqueue(self, producer, dues, wait, priority, own, known, pick):
+        """New jobs; sometimes an id that is known, one twice, or one that is no job's."""
+        fields = [(n, 3 * UNIT if n == "lease_ms" else 1 + pick % 2) for n in sorted(own)]
+        at = {"": "", "+": f"+{wait}", "at": f"{self.time + wait:.0f}", "past": "1000"}
+        pairs = tuple(part for pair in fields for part in pair)
+        jobs = [NewJob(self._mint(), f"work {pick}", priority, at[due], pairs) for due in dues]
+        if known:
+            jobs.append(NewJob(self.id(pick), "again", 0, "", ()))
+            jobs.append(NewJob("ORD00001" if pick % 2 else jobs[0].id, "again", 0, "", ()))
+        self._enqueue(producer, jobs)
+
+    def _mint(self) -> str:
+        self.ids.append(f"JOB{len(self.ids):05}")
+        return self.ids[-1]
+
+    def _enqueue(self, producer: str, jobs: list[NewJob]) -> None:
+        self.requests[producer] = {
+            "jobs": jobs,
+            "producer": producer,
+            "request": f"r{next(queues)}",
+        }
+        self.do("enqueue", **self.requests[producer])
+
+    @rule(producer=st.sampled_from(PRODUCERS))
+    def enqueue_again(self, producer):
+        """The reply was lost: the same call again."""
+        if producer in self.requests:
+            self.do("enqueue", **self.requests[producer])
+
+    # -- workers ------------------------------------------------------------------------------
+
+    @rule(
+        worker=st.sampled_from(WORKERS),
+        lease_ms=units,
+        count=st.sampled_from((3, 2, 1, 0)),
+        due=st.sampled_from((1, 200)),
+    )
+    def claim(self, worker, lease_ms, count, due):
+        call = {"worker": worker, "request": f"c{next(queues)}", "lease_ms": lease_ms}
+        self._claim({**call, "count": count, "due": due})
+
+    @rule(worker=st.sampled_from(WORKERS))
+    def claim_again(self, worker):
+        """The reply was lost: the same call again."""
+        if worker in self.requests:
+            self._claim(self.requests[worker])
+
+    def _claim(self, call: dict[str, Any]) -> None:
+        self.requests[call["worker"]] = call
+        _, jobs = self.do("claim", **call)
+        self.tokens += [(job_id, token) for job_id, _, token, _ in jobs]
+
+    @rule(picks=some, keep_ms=st.sampled_from((0, UNIT)), said=st.booleans())
+    def complete(self, picks, keep_ms, said):
+        items = [(*self.item(pick), "42") for pick in picks]
+        if said:
+            self.do("log", *items[0][:2], "the last line")
+        self.do("complete", items, keep_ms=keep_ms)
+
+    @rule(picks=some, wait=units, maximum=st.integers(1, 3), trace=st.sampled_from(("", "trace")))
+    def retry(self, picks, wait, maximum, trace):
+        items = [(*self.item(pick), wait, "boom", trace) for pick in picks]
+        self.do("retry", items, max_attempts=maximum)
+
+    @rule(picks=some, wait=units, from_now=st.booleans())
+    def snooze(self, picks, wait, from_now):
+        due = f"+{wait}" if from_now else f"{self.time + wait:.0f}"
+        self.do("snooze", [(*self.item(pick), due) for pick in picks])
+
+    @rule(picks=some)
+    def release(self, picks):
+        self.do("release", [self.item(pick) for pick in picks])
+
+    @rule(picks=some, trace=st.sampled_from(("", "trace")))
+    def bury(self, picks, trace):
+        self.do("bury", [(*self.item(pick), "no use", trace) for pick in picks])
+
+    @rule(picks=some, said=st.booleans())
+    def discard(self, picks, said):
+        items = [self.item(pick) for pick in picks]
+        if said:
+            self.do("log", *items[0], "the last line")
+        self.do("discard", items)
+
+    @rule(picks=some, lease_ms=st.sampled_from((0, UNIT, 2 * UNIT)))
+    def extend(self, picks, lease_ms):
+        self.do("extend", [self.item(pick) for pick in picks], lease_ms=lease_ms)
+
+    @rule(picks=some)
+    def progress(self, picks):
+        for pick in picks:
+            self.do("progress", *self.item(pick), f"{pick} %")
+
+    @rule(picks=some, keep=st.integers(1, 3))
+    def log(self, picks, keep):
+        for pick in picks:
+            self.do("log", *self.item(pick), f"line {pick}", keep=keep)
+
+    # -- time, and sweepers -------------------------------------------------------------------
+
+    @rule(n=some_time)
+    def time_passes(self, n):
+        """A lease or a wait, or two of them; or nothing."""
+        if ms := n * (UNIT + A_LITTLE):
+            pass_ms(self.client, self.keys, ms)
+            self._compare(lambda: self.model.pass_ms(ms))
+
+    @rule(n=some_time, batch=few)
+    def promote(self, n, batch):
+        self.time_passes(n)
+        self.do("promote", batch=batch)
+
+    @rule(n=some_time, batch=few, max_stalls=st.integers(1, 3))
+    def reap(self, n, batch, max_stalls):
+        self.time_passes(n)
+        self.do("reap", max_stalls=max_stalls, batch=batch)
+
+    @rule(n=some_time, batch=few, dead_max=st.integers(0, 2), ttl=units)
+    def trim(self, n, batch, dead_max, ttl):
+        self.time_passes(n)
+        self.do("trim", dead_max=dead_max, dead_ttl_ms=ttl, batch=batch)
+
+    # -- operators ----------------------------------------------------------------------------
+
+    @rule(picks=some)
+    def requeue(self, picks):
+        self.do("requeue", [self.id(pick) for pick in picks], by="ada")
+
+    @rule(picks=some)
+    def cancel(self, picks):
+        self.do("cancel", [self.id(pick) for pick in picks], by="ada")
+
+    @rule(picks=some)
+    def reprocess(self, picks):
+        self.do("reprocess", [self.id(pick) for pick in picks], by="ada")
+
+    @rule(picks=some, force=st.booleans())
+    def remove(self, picks, force):
+        self.do("remove", [self.id(pick) for pick in picks], by="ada", force=force)
+
+    @rule(name=st.sampled_from(("dead", "done", "schedule", "pending")), batch=few)
+    def drain(self, name, batch):
+        self.do("drain", name, by="ada", batch=batch)
+
+    @rule(force=st.booleans(), batch=few, pause=st.booleans())
+    def obliterate(self, force, batch, pause):
+        if pause:
+            self.do("pause", by="ada", why="the end")
+        if self.do("obliterate", force=force, batch=batch) is False:
+            self.since = ""  # a new trail begins
+
+    @rule(pick=picks)
+    def update(self, pick):
+        self.do("update", self.id(pick), f"work {pick}", by="ada")
+
+    @rule(pause=st.sampled_from((False, False, True)))
+    def pause(self, pause):
+        if pause:
+            self.do("pause", by="ada", why="a move")
+        else:
+            self.do("resume", by="ada")
+
+    @rule(
+        concurrency=st.sampled_from((None, None, 3, 1)),
+        most=st.sampled_from((None, None, 3, 1)),
+        duration=units,
+    )
+    def limit(self, concurrency, most, duration):
+        """What an operator sets by hand."""
+        limits = {"concurrency": concurrency, "max": most, "duration": most and duration}
+        self.client.raw.hdel(self.keys.meta, *limits)
+        set_ = {name: value for name, value in limits.items() if value}
+        if set_:
+            self.client.raw.hset(self.keys.meta, mapping=set_)
+
+        def step() -> None:
+            self.model.meta = {n: v for n, v in self.model.meta.items() if n not in limits} | set_
+
+        self._compare(step)
+
+    @rule(pick=picks, worker=st.sampled_from(WORKERS), there=st.booleans(), value=letters)
+    def ask(self, pick, worker, there, value):
+        """What only looks, and what is beside the queue."""
+        self.do("gate")
+        self.do("state", self.id(pick))
+        self._beat(worker, there)
+        if there:
+            self.client.raw.set("elsewhere", value)
+            self.model.key = value
+        found = scripts.cas(self.client, "elsewhere", "a", "b")
+        self._same(found, self.model.cas("elsewhere", "a", "b"), "cas")
+        stored = self.client.raw.get("elsewhere")
+        self._same(stored and stored.decode(), self.model.key, "the key of cas")
+
+    def _beat(self, worker: str, there: bool) -> None:
+        """A worker says that it is there, or signs off."""
+        scripts.register(self.client, [self.queue])
+        scripts.beat(self.client, worker, ttl_ms=there * UNIT, facts={"host": "h"})
+        reserve, raw = reserve_keys(), self.client.raw
+        assert (raw.hget(reserve.worker(worker), "host") == b"h") is there
+        assert (raw.zscore(reserve.workers, worker) is not None) is there
+        assert raw.smembers(reserve.queues) == {self.queue.encode()}
+        assert raw.get(reserve.version) == scripts.VERSION.encode()
+        self._compare()
+
+
+def _plain(answer: Any) -> Any:
+    """An answer of `scripts` as the model gives it."""
+    if isinstance(answer, EmqError):
+        return type(answer).__name__
+    if isinstance(answer, Claims):
+        jobs = [(j.id.decode(), j.payload.decode(), j.token, j.failures) for j in answer.jobs]
+        return answer.next_ms, jobs
+    if isinstance(answer, Reaped):
+        return tuple(answer)
+    if isinstance(answer, list):
+        return [_plain(item) for item in answer]
+    return answer
+
+
+def _texts(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: v if isinstance(v, Ms) else str(v) for name, v in row.items()}
+
+
+def _matches(found: Any, expected: Any) -> bool:
+    if isinstance(expected, Ms):
+        return expected.has(float(found))
+    if isinstance(expected, dict):
+        same = found.keys() == expected.keys()
+        return same and all(_matches(found[name], value) for name, value in expected.items())
+    if isinstance(expected, list | tuple):
+        same = len(found) == len(expected)
+        return same and all(map(_matches, found, expected))
+    return bool(found == expected)

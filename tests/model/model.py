@@ -1,0 +1,269 @@
+"""The whole model: admission, claims, sweeps and operators, on top of what workers do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.model.base import CLAIMS_MS, GONE, HELD, NEVER, SENT_MS, STATE, Job
+from tests.model.fenced import Fenced
+from tests.model.look import SETS, Ms
+
+
+class Swept(Fenced):
+    """Admission, claims, and what sweepers do."""
+
+    def enqueue(self, jobs: list[Any], *, request: str, producer: str) -> list[Any]:
+        last, ends, verdicts = self.sent.get(producer, (None, NEVER, []))
+        if last == request and not self.due(ends):
+            return verdicts
+        first, verdicts = self.first_due(), []
+        for new in jobs:
+            if not new.id.startswith("JOB"):
+                verdicts.append("KindRefused")
+            elif new.id in self.jobs:
+                verdicts.append(0)
+            else:
+                self._admit(new, first)
+                verdicts.append(1)
+        self.sent[producer] = (request, self.now.plus(SENT_MS), verdicts)
+        return verdicts
+
+    def _admit(self, new: Any, first: Ms) -> None:
+        row = {"attempts": 0, "payload": new.payload}
+        row |= {"priority": new.priority} if new.priority else {}
+        row |= dict(zip(new.fields[::2], new.fields[1::2], strict=True))
+        job = self.jobs[new.id] = Job(new.id, row, "", Ms(0, 0))
+        due = self.instant(new.due)
+        if due.low > self.now.high:
+            self.move(job, "schedule", due)
+            self.ring(self.before(due, first))
+        else:
+            self.move(job, "pending")
+            self.ring()
+        self.count("enqueued")
+
+    def claim(
+        self, *, worker: str, request: str, lease_ms: int, count: int = 1, due: int = 200
+    ) -> tuple[Any, list[Any]]:
+        last, ends, given = self.given.get(worker, (None, NEVER, []))
+        if last == request and not self.due(ends):
+            held = [self.jobs[i] for i, token in given if self._refusal(i, token) is None]
+            return -1, [self._lease(job, lease_ms) for job in held]
+        if "paused" in self.meta:
+            return -1, []
+        wanted, limited, window = self._room(count)
+        ready = self.lapsed("schedule", due)
+        for job in ready:
+            self.move(job, "pending")
+        self.count("promoted", len(ready))
+        taken = self.inside("pending")[:wanted]
+        answer = []
+        for job in taken:
+            job.row.pop("settled", None)
+            fields = {"attempts": job.token + 1, "worker": worker, "started_at": self.now}
+            self.move(job, "active", self.now, **fields)
+            answer.append(self._lease(job, lease_ms))
+            self.note("claimed", job.id, job.token)
+        self.count("claimed", len(taken))
+        if taken:
+            given = [(job.id, job.token) for job in taken]
+            self.given[worker] = (request, self.now.plus(CLAIMS_MS), given)
+            self._use(len(taken))
+        return self._leave(limited, window, len(taken) < count), answer
+
+    def _lease(self, job: Job, lease_ms: int) -> Any:
+        job.score = self.now.plus(job.number("lease_ms", lease_ms))
+        return job.id, job.row["payload"], job.token, job.number("failures", 0)
+
+    def _room(self, count: int) -> tuple[int, bool, Ms | None]:
+        """How many may be claimed, whether a limit says so, and when the window of one ends."""
+        wanted, limited = count, False
+        concurrency, most = self.meta.get("concurrency"), self.meta.get("max")
+        if concurrency:
+            room = max(concurrency - len(self.inside("active")), 0)
+            if room < wanted:
+                wanted, limited = room, True
+        if most:
+            open_ = not self.used or self.due(self.window_ends)
+            room = max(most - (0 if open_ else self.used), 0)
+            if room < wanted:
+                ends = self.now.plus(self.meta["duration"]) if open_ else self.window_ends
+                return room, True, ends
+        return wanted, limited, None
+
+    def _use(self, n: int) -> None:
+        if self.meta.get("max"):
+            if not self.used or self.due(self.window_ends):
+                self.used, self.window_ends = 0, self.now.plus(self.meta["duration"])
+            self.used += n
+
+    def _leave(self, limited: bool, window: Ms | None, short: bool) -> Any:
+        """Pass the wake on; answer when to look again."""
+        left = self.inside("pending")
+        self.wake = bool(left) and (self.wake or not limited)
+        at = self.first_due() if short else NEVER
+        if short and left and window and window < at:
+            at = window
+        return -1 if at is NEVER else self._until(at)
+
+    def _until(self, at: Ms) -> Ms:
+        return Ms(max(at.low - self.now.high - 1, 0), max(at.high - self.now.low + 1, 0))
+
+    def promote(self, *, batch: int = 500) -> int:
+        ready = self.lapsed("schedule", batch)
+        for job in ready:
+            self.move(job, "pending")
+        self.ring(ready)
+        self.count("promoted", len(ready))
+        return len(ready)
+
+    def reap(self, *, max_stalls: int, batch: int = 500) -> tuple[Any, list[str], list[str]]:
+        back, dead = [], []
+        for job in self.lapsed("active", batch):
+            stalls = job.number("stalls", 0) + 1
+            if stalls >= job.number("max_stalls", max_stalls):
+                reason = f"stalled: the worker was lost or its lease lapsed {stalls} times"
+                fields = {"stalls": stalls, "finished_at": self.now, "last_error": reason}
+                self.move(job, "dead", self.now, **fields)
+                self.note("died", job.id, job.token)
+                dead.append(job.id)
+            else:
+                self.move(job, "pending", stalls=stalls)
+                self.note("reaped", job.id, job.token)
+                back.append(job.id)
+        self.ring(back)
+        self.count("reaped", len(back))
+        self.count("dead", len(dead))
+        held = self.inside("active")
+        return self._until(held[0].score) if held else -1, back, dead
+
+    def trim(self, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
+        over = self.lapsed("done", batch)
+        buried = self.lapsed("dead", batch, dead_ttl_ms)
+        excess = min(len(self.inside("dead")) - dead_max, batch)
+        if excess > len(buried):
+            buried = self.inside("dead")[:excess]
+        self.count("trimmed", len(buried))
+        return self.forget(over) + self.forget(buried)
+
+
+class Model(Swept):
+    """All verbs: those of operators last. They carry no token."""
+
+    def reprocess(self, ids: list[str], *, by: str = "") -> list[Any]:
+        def act(job: Job) -> Any:
+            if job.place != "dead":
+                return STATE
+            for name in ("failures", "stalls", "last_error", "traceback", "finished_at"):
+                job.row.pop(name, None)
+            self.move(job, "pending", settled="reprocess")
+            self.ring()
+            return 1
+
+        return self._operate(ids, act, "reprocessed")
+
+    def requeue(self, ids: list[str], *, by: str = "") -> list[Any]:
+        def act(job: Job) -> Any:
+            if job.place not in ("active", "schedule"):
+                return STATE
+            token = job.token + (job.place == "active")
+            self.move(job, "pending", settled="requeue", attempts=token)
+            self.ring()
+            return 1
+
+        return self._operate(ids, act, "requeued")
+
+    def cancel(self, ids: list[str], *, by: str = "") -> list[Any]:
+        def act(job: Job) -> Any:
+            if job.place not in ("active", "schedule", "pending"):
+                return STATE
+            fields = {"attempts": job.token + (job.place == "active"), "settled": "cancel"}
+            fields["last_error"] = f"cancelled by {by}" if by else "cancelled"
+            self.move(job, "dead", self.now, finished_at=self.now, **fields)
+            self.count("dead")
+            return 1
+
+        return self._operate(ids, act, "cancelled")
+
+    def _operate(self, ids: list[str], act: Any, event: str) -> list[Any]:
+        verdicts: list[Any] = []
+        for job_id in ids:
+            job = self.jobs.get(job_id)
+            verdict = act(job) if job else GONE
+            if verdict == 1:
+                assert job
+                self.count(event)
+                self.note(event, job_id, job.token)
+            verdicts.append(verdict)
+        return verdicts
+
+    def remove(self, ids: list[str], *, by: str = "", force: bool = False) -> list[Any]:
+        def act(job: Job) -> Any:
+            if job.place == "active" and not force:
+                return HELD
+            return self.forget([job])
+
+        return self._operate(ids, act, "removed")
+
+    def drain(self, name: str, *, by: str = "", batch: int = 500) -> int:
+        gone = self.inside(name)[:batch]
+        if gone:
+            self.note("drained")
+            self.count("removed", self.forget(gone))
+        return len(gone)
+
+    def obliterate(self, *, force: bool = False, batch: int = 500) -> Any:
+        if "paused" not in self.meta or (self.inside("active") and not force):
+            return STATE
+        order = ("pending", "schedule", "dead", "done", "active")
+        everything = [job for name in order for job in self.inside(name)]
+        assert set(order) == set(SETS)
+        if self.forget(everything[:batch]) == batch:
+            return True
+        self.totals.clear()
+        self.meta.clear()
+        self.wake, self.used = False, 0
+        return False
+
+    def update(self, job_id: str, payload: str, *, by: str = "") -> Any:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return GONE
+        if job.place == "active":
+            return HELD
+        job.row["payload"] = payload
+        if job.token:
+            job.row.setdefault("settled", "update")
+        self.note("updated", job_id, job.token)
+        return None
+
+    def pause(self, *, by: str = "", why: str = "") -> bool:
+        if "paused" in self.meta:
+            return False
+        self.meta |= {"paused": self.now, "paused_by": by, "paused_why": why}
+        self.note("paused")
+        return True
+
+    def resume(self, *, by: str = "") -> bool:
+        self.ring()
+        if "paused" not in self.meta:
+            return False
+        for name in ("paused", "paused_by", "paused_why"):
+            del self.meta[name]
+        self.note("resumed")
+        return True
+
+    def gate(self) -> Any:
+        concurrency = self.meta.get("concurrency", 0)
+        full = concurrency and len(self.inside("active")) >= concurrency
+        return "RateLimited" if full else None
+
+    def state(self, job_id: str) -> str:
+        job = self.jobs.get(job_id)
+        return job.row["state"] if job else "absent"
+
+    def cas(self, key: str, expected: str, value: str) -> bool:
+        if self.key != expected:
+            return False
+        self.key = value
+        return True
