@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from django_emq import inspector, scripts
 from django_emq.exceptions import JobGone, UnknownSet
 from django_emq.ids import mint
-from django_emq.inspector import Filter, Mark, ServerFacts
-from django_emq.inspector.server import findings
+from django_emq.inspector import Filter, Mark
 from django_emq.inspector.why import EVENTS
 from tests.admin.yard import TASK, admit, kill, make_yard, payload
 from tests.processes import wait_until
@@ -99,35 +98,6 @@ def test_a_large_payload_is_not_read_for_a_list(client, queue):
     (row,) = inspector.page(client, queue, "pending").rows
     assert (row.payload, row.payload_size > 100_000, row.task) == (None, True, "")
     assert inspector.job(client, queue, job_id).row.task == TASK
-
-
-@pytest.mark.parametrize(
-    ("info", "config", "words"),
-    [
-        (
-            {"maxmemory": 9, "maxmemory_policy": "allkeys-lru"},
-            {},
-            "maxmemory-policy is allkeys-lru",
-        ),
-        ({"maxmemory": 100, "used_memory": 95}, {}, "More than 90 % of maxmemory"),
-        ({}, {"appendonly": "no", "save": ""}, "a restart of the server loses all jobs"),
-        ({}, {"appendonly": "no", "save": "60 1"}, "Only snapshots are on"),
-        ({"role": "slave"}, {}, "This is a replica"),
-    ],
-)
-def test_what_may_cost_jobs_is_found(info, config, words):
-    """One sentence for each, and none for a server that is as it should be."""
-    good = {"role": "master", "maxmemory": 100, "used_memory": 1, "maxmemory_policy": "noeviction"}
-    fine = {"appendonly": "yes", "save": ""}
-    assert findings(ServerFacts(fence=scripts.VERSION, info=good, config=fine)) == []
-    (found,) = findings(ServerFacts(fence="", info=good | info, config=fine | config))
-    assert words in found
-
-
-def test_keys_of_another_version_are_told(client, redis):
-    redis.set("{emq}:version", "django_emq:99")
-    facts = inspector.server(client)
-    assert "The keys belong to django_emq:99, this is django_emq:1." in facts.findings
 
 
 # -- why --------------------------------------------------------------------------------------

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Iterable
 from typing import Any
 
-from .. import registry
 from ..jobs import Call
-
-MASK = "••••••"
+from ..redact import MASK, parameters
 
 
 def hide(value: Any, names: Iterable[str]) -> Any:
@@ -35,7 +31,7 @@ def shown(call: Call, names: Iterable[str]) -> Call:
     hidden = {name.casefold() for name in names}
     args = [
         MASK if parameter.casefold() in hidden else hide(value, names)
-        for value, parameter in zip(call.args, _parameters(call), strict=True)
+        for value, parameter in zip(call.args, parameters(call), strict=True)
     ]
     return Call(call.task, args, hide(call.kwargs, names))
 
@@ -68,24 +64,3 @@ def pretty(value: Any) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _parameters(call: Call) -> list[str]:
-    """The names of the parameters that the positional arguments go to, '' where unknown."""
-    names: list[str] = []
-    task = registry.find(call.task)
-    for parameter in _signature(task.func) if task else ():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            names.append(parameter.name)
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            names += [parameter.name] * len(call.args)
-    names += [""] * len(call.args)
-    return names[: len(call.args)]
-
-
-@lru_cache(maxsize=256)
-def _signature(func: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    try:
-        return tuple(inspect.signature(func).parameters.values())
-    except (TypeError, ValueError):  # what is written in C may not tell
-        return ()

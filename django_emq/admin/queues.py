@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import inspector, scripts
+from .. import inspector, scripts, signing
 from ..exceptions import JobGone, Refused
 from ..inspector import SETS, Filter, JobRow, Mark
 from .acting import AGES, Acting, filter_fields, read_filter
@@ -196,7 +196,8 @@ class QueueAdmin(Acting):
             by = request.user.get_username()
             request.META["emq.sent"] = 0
             try:
-                scripts.update(client(), queue, job_id, form.payload, by=by, was=row.payload)
+                payload = signing.sealed(form.payload, job_id)
+                scripts.update(client(), queue, job_id, payload, by=by, was=row.payload)
             except Refused as refusal:
                 messages.error(request, _("Nothing was changed: %(why)s") % {"why": refusal})
             else:

@@ -11,7 +11,7 @@ from .. import scripts
 from ..connections import Client
 from ..exceptions import JobGone
 from ..ids import is_job_id, minted_at
-from ..jobs import Call, decode
+from ..jobs import Call, read
 from ..keys import queue_keys
 from ._read import SETS, ask, instant, number, text, texts, to_ms
 from .queues import check_set
@@ -98,7 +98,7 @@ class JobRow:
         if self.payload is None:
             return None
         try:
-            return decode(self.payload)
+            return read(self.payload)
         except ValueError:
             return None
 
