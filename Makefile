@@ -11,7 +11,7 @@ WITH_SERVER := $(BIN)/python testproject/private_server.py
 KEPT := testproject/db.rdb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-matrix proof chaos lint screenshots clean
+.PHONY: help demo serve test test-matrix proof chaos lint messages screenshots clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +39,10 @@ lint: .venv/ready-lint  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+messages: .venv/ready-test  ## gather the strings to translate and compile the catalogues (needs gettext)
+	cd django_emq && ../$(BIN)/django-admin makemessages -l de -l fr --add-location file --no-wrap
+	cd django_emq && ../$(BIN)/django-admin compilemessages
 
 screenshots: .venv/ready-screenshots  ## take the pictures of docs/admin.md again (needs chromium)
 	@tests/setup.sh test >/dev/null
