@@ -17,7 +17,6 @@ from .. import inspector, scripts
 from ..connections import Client
 from ..exceptions import EmqError, JobGone, JobHeld, NotInState
 from ..inspector import SETS, Filter, JobRow, Mark
-from ..keys import queue_keys
 
 BATCH = 500  # jobs in one script call
 SECONDS = 1.0  # of work in one request
@@ -202,17 +201,10 @@ class Bulk:
                 gone.append(job_id)
             else:
                 raise verdict
-        damaged = self._still_there(client, gone)
-        self.failed += damaged
-        self.missed += len(gone) - damaged
-
-    def _still_there(self, client: Client, ids: Sequence[str]) -> int:
-        """How many of these jobs are in the set although they have no sound row."""
-        if not ids or self.set == LOST:
-            return 0
-        key = getattr(queue_keys(self.queue, client.prefix), self.set)
-        scores = client.read(lambda raw: raw.zmscore(key, ids))
-        return sum(score is not None for score in scores)
+        # What is in the set although it has no sound row is damaged; the others have left.
+        damaged = inspector.among(client, self.queue, self.set, gone) if self.set in SETS else []
+        self.failed += len(damaged)
+        self.missed += len(gone) - len(damaged)
 
     def words(self) -> list[str]:
         """What happened, for a message."""

@@ -197,6 +197,13 @@ def locate(client: Client, job_id: str, names: Sequence[str]) -> list[str]:
     return [name for name, there in zip(names, found, strict=True) if there]
 
 
+def among(client: Client, queue: str, name: str, ids: Sequence[str]) -> list[str]:
+    """Those of the ids that are in a set, whatever their rows; one round trip."""
+    key = getattr(queue_keys(queue, client.prefix), check_set(name))
+    scores = ask(client, lambda p: [p.zscore(key, one) for one in ids])
+    return [one for one, score in zip(ids, scores, strict=True) if score is not None]
+
+
 def page(
     client: Client, queue: str, name: str, number: int = 1, *, size: int = 50, newest: bool = False
 ) -> JobPage:
