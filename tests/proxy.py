@@ -26,7 +26,8 @@ class Rule:
         self.fired = threading.Event()  # set once the rule has been used up
 
     def judge(self, data: bytes) -> Act:
-        if not self.left or self.mark not in data:
+        # Who asks whether the server knows the script names it too, but does not call it.
+        if not self.left or self.mark not in data or b"EVALSHA" not in data:
             return Act.PASS
         if self.spared:
             self.spared -= 1
