@@ -219,7 +219,7 @@ def test_B68_socket_timeout_shorter_than_the_blocking_wait(probe, redis):
         clock = Clock()
         tasks.mark.enqueue("a")
         probe.wait_for(1)
-        assert clock.seconds < 1
+        assert clock.seconds < 5
         time.sleep(1.5)  # and another one
         assert redis.info("stats")["total_connections_received"] - before <= 3
     assert "Traceback" not in worker.output

@@ -6,10 +6,14 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+import pytest
+from django.core.management import call_command
+
 from django_emq import connections, inspector, scripts
 from django_emq.connections import connect
 from django_emq.context import JobContext
 from django_emq.exceptions import EmqError
+from django_emq.ids import mint
 from django_emq.keys import queue_keys
 from django_emq.reaper import Reaper
 from django_emq.worker.outcome import failed
@@ -175,10 +179,13 @@ def meddle(queues, number):
         client.raw.incr("operations")
 
 
-def test_B63_orphans_after_mixed_work(client, redis, queue):
-    """10,000 random operations from eight processes that are killed at random: books balance."""
+def test_B63_orphans_after_mixed_work(client, redis, queue, capsys):
+    """10,000 random operations from eight processes that are killed at random: books balance.
+
+    `emq_fsck` finds nothing then, and finds an orphan of each kind that is planted.
+    """
     queues = [f"{queue}-{n}" for n in range(3)]
-    enqueue_some(client, queues[0], 1)  # the deployment is known
+    scripts.register(client, queues)
     redis.set("operations", 0)
     dice, numbers = random.Random(63), iter(range(10_000))
     crowd: list[ExitStack] = []
@@ -203,6 +210,17 @@ def test_B63_orphans_after_mixed_work(client, redis, queue):
             pass
         books_balance(client, name)
         assert inspector.counts(client, name)["active"] == 0
+    call_command("emq_fsck", *queues)  # exits with 1 when something is wrong
+    capsys.readouterr()
+    lone_id, lone_row = mint(), mint()
+    redis.zadd(queue_keys(queues[0]).pending, {lone_id: 0})
+    redis.hset(queue_keys(queues[0]).job(lone_row), mapping={"attempts": 1, "payload": "{}"})
+    with pytest.raises(SystemExit) as caught:
+        call_command("emq_fsck", *queues)
+    assert caught.value.code == 1
+    said = capsys.readouterr().out
+    assert lone_id in said
+    assert lone_row in said
     assert sum(inspector.totals(client, name).get("completed", 0) for name in queues) > 50
 
 
