@@ -127,12 +127,20 @@ class Storm:
                         self._undo.append((now + harm[0], harm[1]))
             if now >= said_at:
                 said_at = now + 10
-                done = sum(len(p.admitted) for p in producers)
-                say(self.console, f"{sum(self.faults.values()):,} faults, {done:,} jobs admitted")
+                self._say_so(scene, sum(len(p.admitted) for p in producers))
             self._undo_all(now)
             scene.staff.fill()
             self._look(scene.redis)
             time.sleep(LOOK_EVERY)
+
+    def _say_so(self, scene: Scene, admitted: int) -> None:
+        waiting = -1
+        with suppress(RedisError):
+            waiting = self._waiting(scene.redis)
+        say(
+            self.console,
+            f"{sum(self.faults.values()):,} faults, {admitted:,} jobs admitted, {waiting} to do",
+        )
 
     def _deck(self) -> Iterator[Callable[[Scene], Any]]:
         while True:
