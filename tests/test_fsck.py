@@ -10,9 +10,9 @@ from django.core.management import call_command
 
 from django_emq import inspector, scripts, upkeep
 from django_emq.ids import mint
+from django_emq.inspector.jobs import STATES
 from django_emq.keys import queue_keys, reserve_keys
 from tests.conformance.wire import (
-    STATES,
     books_balance,
     claim_some,
     enqueue_some,
