@@ -15,6 +15,8 @@ class EmqConfig(AppConfig):
 
     def ready(self) -> None:
         from .checks import check
+        from .doctor import check_eviction
 
         register(check, "emq", Tags.caches)
+        register(check_eviction, "emq", deploy=True)
         autodiscover_modules("tasks")

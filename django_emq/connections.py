@@ -105,10 +105,14 @@ class Client:
     :param raw: the client of redis-py (or valkey) over the private pool; for plain reads.
     :param prefix: first word of every key.
     :param trail: what the scripts write into the trail: ``off``, ``notable`` or ``all``.
+    :param dead_max: how many dead jobs a queue keeps.
     """
 
-    def __init__(self, raw: Any, prefix: str, trail: str = "notable") -> None:
+    def __init__(
+        self, raw: Any, prefix: str, trail: str = "notable", dead_max: int = 10_000
+    ) -> None:
         self.raw = raw
+        self.dead_max = dead_max
         self.prefix = prefix
         self.trail_max = 0 if trail == "off" else TRAIL_MAX
         self.trail_all = TRAIL_MAX if trail == "all" else 0
@@ -188,6 +192,7 @@ class Batch:
         self.client = client
         self.prefix = client.prefix
         self.trail_max, self.trail_all = client.trail_max, client.trail_all
+        self.dead_max = client.dead_max
         self.calls: list[Noted] = []
 
     def run(self, script: Script, keys: Sequence[str], args: Sequence[Any], parse: Parse) -> Any:
@@ -274,7 +279,8 @@ def connect(*, timeout: float | None = None) -> Client:
     """
     conf = settings()
     raw = get_redis_connection(conf.cache_alias, write=True)
-    return Client(derive(raw, timeout=timeout or conf.socket_timeout), conf.prefix, conf.trail)
+    own = derive(raw, timeout=timeout or conf.socket_timeout)
+    return Client(own, conf.prefix, conf.trail, conf.dead_max)
 
 
 _lock = threading.Lock()

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage, Error, Info, Warning, run_checks
 
-from . import inspector, rights, scripts
+from . import connections, inspector, rights, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError, ServerRefused
@@ -40,6 +40,21 @@ def examine(
     found = [*judge(facts), *_rights(client, role), *_neighbours(client, facts, scans)]
     shown = [one for one in found if not one.is_silenced()]
     return sorted(shown, key=lambda one: (-one.level, str(one.id)))
+
+
+def eviction(facts: ServerFacts) -> list[CheckMessage]:
+    """D010 alone, for a worker's start: jobs are lost by it though all else is right."""
+    return [one for one in _memory(facts) if one.id == "django_emq.D010" and not one.is_silenced()]
+
+
+def check_eviction(**kwargs: object) -> list[CheckMessage]:
+    """D010 for ``manage.py check --deploy``, which may ask the server, if that answers."""
+    if any(one.is_serious() for one in settings_findings()):
+        return []
+    try:
+        return eviction(inspector.server(connections.client()))
+    except EmqError:
+        return []
 
 
 def unreachable(error: EmqError) -> CheckMessage:
@@ -126,10 +141,10 @@ def _kind(facts: ServerFacts) -> Iterator[CheckMessage]:
 def _memory(facts: ServerFacts) -> Iterator[CheckMessage]:
     """D010 to D012: no job is dropped, and there is room for more."""
     info = facts.info
-    policy = facts.config.get("maxmemory-policy") or str(info.get("maxmemory_policy", ""))
+    policy = facts.policy
     limit = _number(info.get("maxmemory", facts.config.get("maxmemory")))
     used = _number(info.get("used_memory"))
-    if policy and policy != "noeviction":
+    if policy not in ("noeviction", "unknown"):
         harm = "drops keys, and jobs with them"
         if policy.startswith("volatile"):
             harm = "drops what makes a repeated call harmless, so that jobs may run twice"

@@ -12,6 +12,8 @@ from time import monotonic
 from typing import Any
 from weakref import WeakSet
 
+PAUSE_MAX = 2.0  # seconds between two tries: work goes on soon after the server is back
+
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that never raises: what a handler raises goes to standard error."""
@@ -61,7 +63,7 @@ class Outage:
         self.retry_at = 0.0  # on the monotonic clock; 0.0 while the server answers
 
     def failed(self, error: Exception) -> None:
-        """Take note of a call that failed; the pause before the next grows to five seconds."""
+        """Take note of a call that failed; the pause before the next grows to two seconds."""
         now = monotonic()
         if not self._since:
             self._since = now
@@ -71,7 +73,9 @@ class Outage:
             if first:
                 self._logger.warning("%s: %s; trying again", self._who, error)
         self._tries += 1
-        self.retry_at = now + random.uniform(0.02, min(0.05 * 2**self._tries, 5.0))
+        # No float holds 2**1024, and an outage of an hour makes more tries than that.
+        ceiling = min(0.05 * 2 ** min(self._tries, 10), PAUSE_MAX)
+        self.retry_at = now + random.uniform(0.02, ceiling)
 
     def over(self) -> None:
         """Take note of a call that went well."""

@@ -36,7 +36,7 @@ class Reaper:
         self.client = client
         self.queues = queues
         self.interval = interval
-        self.batch = batch
+        self.batch = min(batch, scripts.BATCH_MAX)  # a call that moves as many was a full one
         self.returned = self.dead = self.promoted = self.trimmed = 0
         self._trim_at = 0.0
         self._stop = threading.Event()
@@ -71,7 +71,8 @@ class Reaper:
             if next_ms >= 0:
                 pause = min(pause, next_ms / 1000 + 0.001)
         if trim:
-            self._trim_at = monotonic() + TRIM_EVERY
+            # Nothing is kept for more than half as long again as it shall be.
+            self._trim_at = monotonic() + min(TRIM_EVERY, settings().dead_ttl / 2)
         return pause
 
     def sweep(self, queue: str, *, trim: bool = True, seconds: float = BUDGET) -> int:

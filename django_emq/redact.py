@@ -10,7 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -88,16 +88,22 @@ def sensitive(task: str) -> tuple[str, ...] | str:
 def parameters(call: Call) -> list[str]:
     """The names of the parameters that the positional arguments go to, '' where unknown."""
     names: list[str] = []
-    found: Iterable[inspect.Parameter] = ()
-    with suppress(UnknownTask, TypeError, ValueError):  # a task of another version of the code
-        found = inspect.signature(registry.get(call.task).func).parameters.values()
-    for parameter in found:
+    task = registry.find(call.task)
+    for parameter in _signature(task.func) if task else ():
         if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
             names.append(parameter.name)
         elif parameter.kind is parameter.VAR_POSITIONAL:
             names += [parameter.name] * len(call.args)
     names += [""] * len(call.args)
     return names[: len(call.args)]
+
+
+@lru_cache(maxsize=256)
+def _signature(func: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    try:
+        return tuple(inspect.signature(func).parameters.values())
+    except (TypeError, ValueError):  # what is written in C may not tell
+        return ()
 
 
 def _forms(values: Iterable[Any]) -> Iterator[str]:

@@ -204,7 +204,7 @@ def retry(
     """
     k = _keys(client, queue)
     keys = (k.active, k.schedule, k.dead, k.wake, k.metrics, k.trail)
-    options = (k.jobs, client.trail_max, max_attempts)
+    options = (k.jobs, client.trail_max, max_attempts, client.dead_max)
     return _settle(client, "retry", keys, options, items, _texts)
 
 
@@ -226,7 +226,7 @@ def bury(client: Way, queue: str, items: Iterable[tuple[Any, Token, str, str]]) 
     """Put jobs into the morgue, given (id, token, reason, traceback): 1 buried."""
     k = _keys(client, queue)
     keys = (k.active, k.dead, k.metrics, k.trail)
-    return _settle(client, "bury", keys, (k.jobs, client.trail_max), items)
+    return _settle(client, "bury", keys, (k.jobs, client.trail_max, client.dead_max), items)
 
 
 def discard(client: Way, queue: str, items: Iterable[tuple[Any, Token]]) -> list[Verdict]:
@@ -260,7 +260,7 @@ def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reape
     """Take back up to `batch` jobs whose lease has lapsed."""
     k = _keys(client, queue)
     keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail)
-    args = (k.jobs, client.trail_max, max_stalls, _batch(batch))
+    args = (k.jobs, client.trail_max, max_stalls, _batch(batch), client.dead_max)
     result: Reaped = _run(client, "reap", keys, args, _reaped)
     return result
 
@@ -327,7 +327,8 @@ def cancel(
     """
     k = _keys(client, queue)
     keys = (k.active, k.schedule, k.pending, k.dead, k.metrics, k.trail)
-    options = (k.jobs, by, client.trail_max, _only(only, "active", "schedule", "pending"))
+    only = _only(only, "active", "schedule", "pending")
+    options = (k.jobs, by, client.trail_max, only, client.dead_max)
     return _settle(client, "cancel", keys, options, zip(ids, strict=True))
 
 

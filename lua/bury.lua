@@ -7,14 +7,15 @@
 --
 -- ARGV[1]  jobs       prefix of the rows
 -- ARGV[2]  trail_max  entries that the trail keeps, about; 0 for no trail
--- ARGV[3…] a job:  id, token, reason, traceback
+-- ARGV[3]  dead_max   how many dead jobs are kept; the oldest go first
+-- ARGV[4…] a job:     id, token, reason, traceback
 --
 -- Returns one verdict a job: 1 buried (also when this token has buried it before).
 -- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
 --         EMQGONE when the row is gone.
 
 local active, dead, metrics, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
+local jobs, trail_max, dead_max = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -38,8 +39,23 @@ local function note(event, id, token, text, yours)
   end
 end
 
+-- The morgue's cap holds at once, not only after the next sweep: the oldest go, with their rows.
+local function keep_cap()
+  local over = math.min(redis.call('ZCARD', dead) - dead_max, 500)
+  if over > 0 then
+    local rows = {}
+    for _, id in ipairs(redis.call('ZRANGE', dead, 0, over - 1)) do
+      rows[#rows + 1] = jobs .. id
+      rows[#rows + 1] = jobs .. id .. ':logs'
+    end
+    redis.call('ZREMRANGEBYRANK', dead, 0, over - 1)
+    redis.call('DEL', unpack(rows))
+    tally('trimmed', over)
+  end
+end
+
 local ids = {}
-for at = 3, #ARGV, 4 do
+for at = 4, #ARGV, 4 do
   ids[#ids + 1] = ARGV[at]
 end
 local leases = redis.call('ZMSCORE', active, unpack(ids))
@@ -47,7 +63,7 @@ local leases = redis.call('ZMSCORE', active, unpack(ids))
 -- Read and decide.
 local verdicts, moves, seen, refused = {}, {}, {}, {}
 for i, id in ipairs(ids) do
-  local at = 3 + 4 * (i - 1)
+  local at = 4 + 4 * (i - 1)
   local token = ARGV[at + 1]
   local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled')
   local reason
@@ -84,6 +100,7 @@ for _, move in ipairs(moves) do
   redis.call('ZADD', dead, now, id)
   note('buried', id, token, reason)
 end
+keep_cap()
 tally('dead', #moves)
 tally('stale', #refused)
 for _, refusal in ipairs(refused) do

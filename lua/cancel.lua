@@ -12,7 +12,8 @@
 -- ARGV[3] trail_max  entries that the trail keeps, about; 0 for no trail
 -- ARGV[4] only       active, schedule or pending, to leave alone what is elsewhere by now;
 --                    '' for all three
--- ARGV[5…]           ids
+-- ARGV[5] dead_max   how many dead jobs are kept; the oldest go first
+-- ARGV[6…]           ids
 --
 -- Returns one verdict a job: 1 cancelled.
 -- Errors  EMQSTATE when the job is in no such set, or not in `only`; EMQGONE when its row is gone.
@@ -22,6 +23,7 @@
 local active, schedule, pending, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local metrics, trail = KEYS[5], KEYS[6]
 local jobs, by, trail_max, only = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local dead_max = tonumber(ARGV[5])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -42,11 +44,26 @@ local function note(event, id, token)
   end
 end
 
+-- The morgue's cap holds at once, not only after the next sweep: the oldest go, with their rows.
+local function keep_cap()
+  local over = math.min(redis.call('ZCARD', dead) - dead_max, 500)
+  if over > 0 then
+    local rows = {}
+    for _, id in ipairs(redis.call('ZRANGE', dead, 0, over - 1)) do
+      rows[#rows + 1] = jobs .. id
+      rows[#rows + 1] = jobs .. id .. ':logs'
+    end
+    redis.call('ZREMRANGEBYRANK', dead, 0, over - 1)
+    redis.call('DEL', unpack(rows))
+    tally('trimmed', over)
+  end
+end
+
 -- Read and decide.
 redis.call('ZCARD', dead)
 local names = {[active] = 'active', [schedule] = 'schedule', [pending] = 'pending'}
 local verdicts, moves, seen = {}, {}, {}
-for i = 5, #ARGV do
+for i = 6, #ARGV do
   local id = ARGV[i]
   local token = redis.pcall('HGET', jobs .. id, 'attempts')
   local set
@@ -80,6 +97,7 @@ for _, move in ipairs(moves) do
   redis.call('ZADD', dead, now, id)
   note('cancelled', id, token)
 end
+keep_cap()
 tally('cancelled', #moves)
 tally('dead', #moves)
 return verdicts

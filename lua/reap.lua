@@ -11,6 +11,7 @@
 -- ARGV[2] trail_max   entries that the trail keeps, about; 0 for no trail
 -- ARGV[3] max_stalls  lost leases before the morgue, unless the row has its own
 -- ARGV[4] batch       how many at most
+-- ARGV[5] dead_max    how many dead jobs are kept; the oldest go first
 --
 -- Returns {next_ms, ids back in pending, ids now dead}. next_ms is the time until the next
 --         lease may lapse, -1 when no job is held.
@@ -21,7 +22,11 @@
 local active, pending, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local metrics, trail = KEYS[5], KEYS[6]
 local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
-local max_stalls, batch = tonumber(ARGV[3]), tonumber(ARGV[4])
+local max_stalls, batch, dead_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+
+if redis.call('ZCARD', active) == 0 then  -- an idle queue costs one look
+  return {-1, {}, {}}
+end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -47,6 +52,21 @@ local function note(event, id, token, text, yours)
     end
     redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
       'token', token, 'note', text, 'yours', yours or '')
+  end
+end
+
+-- The morgue's cap holds at once, not only after the next sweep: the oldest go, with their rows.
+local function keep_cap()
+  local over = math.min(redis.call('ZCARD', dead) - dead_max, 500)
+  if over > 0 then
+    local rows = {}
+    for _, id in ipairs(redis.call('ZRANGE', dead, 0, over - 1)) do
+      rows[#rows + 1] = jobs .. id
+      rows[#rows + 1] = jobs .. id .. ':logs'
+    end
+    redis.call('ZREMRANGEBYRANK', dead, 0, over - 1)
+    redis.call('DEL', unpack(rows))
+    tally('trimmed', over)
   end
 end
 
@@ -119,6 +139,7 @@ if #ready > 0 then
     redis.call('LPUSH', wake, '1')
   end
 end
+keep_cap()
 tally('reaped', #back)
 tally('dead', #died)
 local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')[2]

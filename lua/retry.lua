@@ -10,7 +10,8 @@
 -- ARGV[1]  jobs          prefix of the rows
 -- ARGV[2]  trail_max     entries that the trail keeps, about; 0 for no trail
 -- ARGV[3]  max_attempts  failures before the morgue, unless the row has its own
--- ARGV[4…] a job:        id, token, delay in ms, error, traceback
+-- ARGV[4]  dead_max      how many dead jobs are kept; the oldest go first
+-- ARGV[5…] a job:        id, token, delay in ms, error, traceback
 --
 -- Returns one verdict a job: 'scheduled' or 'dead'; the same again when this token has had it.
 -- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
@@ -19,6 +20,7 @@
 local active, schedule, dead = KEYS[1], KEYS[2], KEYS[3]
 local wake, metrics, trail = KEYS[4], KEYS[5], KEYS[6]
 local jobs, trail_max, max_attempts = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local dead_max = tonumber(ARGV[4])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -47,8 +49,23 @@ local function note(event, id, token, text, yours)
   end
 end
 
+-- The morgue's cap holds at once, not only after the next sweep: the oldest go, with their rows.
+local function keep_cap()
+  local over = math.min(redis.call('ZCARD', dead) - dead_max, 500)
+  if over > 0 then
+    local rows = {}
+    for _, id in ipairs(redis.call('ZRANGE', dead, 0, over - 1)) do
+      rows[#rows + 1] = jobs .. id
+      rows[#rows + 1] = jobs .. id .. ':logs'
+    end
+    redis.call('ZREMRANGEBYRANK', dead, 0, over - 1)
+    redis.call('DEL', unpack(rows))
+    tally('trimmed', over)
+  end
+end
+
 local ids = {}
-for at = 4, #ARGV, 5 do
+for at = 5, #ARGV, 5 do
   ids[#ids + 1] = ARGV[at]
 end
 local leases = redis.call('ZMSCORE', active, unpack(ids))
@@ -56,7 +73,7 @@ local leases = redis.call('ZMSCORE', active, unpack(ids))
 -- Read and decide.
 local verdicts, moves, seen, refused = {}, {}, {}, {}
 for i, id in ipairs(ids) do
-  local at = 4 + 5 * (i - 1)
+  local at = 5 + 5 * (i - 1)
   local token = ARGV[at + 1]
   local row = redis.pcall('HMGET', jobs .. id,
     'attempts', 'settled', 'failures', 'max_attempts', 'state')
@@ -112,6 +129,7 @@ for _, move in ipairs(moves) do
     note('failed', id, token, message)
   end
 end
+keep_cap()
 if earlier and awake == 0 then
   redis.call('LPUSH', wake, '1')
 end

@@ -34,6 +34,8 @@ class FaultProxy:
         self.delay = 0.0
         self._upstream = upstream
         self._refused = False
+        self._flows = asyncio.Event()
+        self._flows.set()
         self._links: set[asyncio.Task[None]] = set()
         self._clients: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -55,6 +57,23 @@ class FaultProxy:
     def cut(self) -> None:
         """Close all connections, in whatever they are doing; new ones are taken."""
         self._loop.call_soon_threadsafe(self._cut)
+
+    def freeze(self) -> None:
+        """Pass nothing on and close nothing, as a network that drops packets."""
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def thaw(self) -> None:
+        """Reset all connections, and pass on what comes over new ones."""
+
+        def reset() -> None:
+            self._cut()
+            self._flows.set()
+
+        self._loop.call_soon_threadsafe(reset)
+
+    def lead_to(self, upstream: str) -> None:
+        """New connections go to the server on this socket; the others stay where they are."""
+        self._upstream = upstream
 
     def half_close(self) -> None:
         """Say to all clients that nothing more will come; what they send is still passed on."""
@@ -83,6 +102,7 @@ class FaultProxy:
         async def requests() -> None:
             nonlocal act
             while data := await reader.read(1 << 20):
+                await self._flows.wait()
                 if self.delay:
                     await asyncio.sleep(self.delay)
                 if act is Act.PASS:
@@ -93,6 +113,7 @@ class FaultProxy:
 
         async def replies() -> None:
             while data := await up_reader.read(1 << 20):
+                await self._flows.wait()
                 if act is Act.CUT_AFTER:
                     return
                 if act is Act.PASS:

@@ -12,7 +12,9 @@ import pytest
 import redis as redis_py
 from private_server import NoServer, Server, private_server
 
+from tests.helpers import point_at
 from tests.processes import Probe
+from tests.proxy import Proxy
 
 SERVER = pytest.StashKey[Server]()
 
@@ -75,10 +77,36 @@ def _clean(_sweeper: redis_py.Redis) -> Iterator[None]:
 
 
 @pytest.fixture
-def client():
+def lone(settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server for this test alone, which it may stop, fill, cut off and reconfigure.
+
+    This process and all workers that the test starts use it.
+    """
+    from django_emq import connections
+
+    # What was written outlives a kill of the server.
+    with private_server(["--appendonly", "yes"], own=True) as server:
+        point_at(settings, server.url)
+        monkeypatch.setenv("EMQ_URL", server.url)
+        yield server
+        connections.reset()
+
+
+@pytest.fixture
+def proxy(lone: Server) -> Iterator[Proxy]:
+    """A proxy in front of `lone`. Who is to use it is told so: nobody is by itself."""
+    assert lone.socket is not None
+    with Proxy(lone.socket) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest):
     """The handle that `django_emq` itself uses."""
     from django_emq import connections
 
+    if "lone" in request.fixturenames:
+        request.getfixturevalue("lone")  # first, in whatever order the test names them
     return connections.client()
 
 

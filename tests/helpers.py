@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from django_emq.keys import queue_keys
@@ -29,6 +35,57 @@ def burst(*args: str, seconds: float = PATIENCE, **env: str) -> str:
     with Worker("--burst", *args, **env) as worker:
         assert worker.wait(seconds) == 0, worker.output
     return worker.output
+
+
+def point_at(settings, url: str, **options: object) -> None:
+    """Have this process use the server at a URL, with these OPTIONS of the alias."""
+    alias = {**settings.CACHES["emq"], "LOCATION": url, **({"OPTIONS": options} if options else {})}
+    settings.CACHES = {**settings.CACHES, "emq": alias}
+
+
+@contextlib.contextmanager
+def forked(work: Callable[[], object]) -> Iterator[int]:
+    """Do `work` in a copy of this process, which the block may kill; its pid.
+
+    Only where no thread runs beside the test: a copy would keep the thread's locks for ever.
+    """
+    pid = os.fork()
+    if not pid:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    try:
+        yield pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def again_and_again(look: Callable[[], object], *, every: float = 0.01) -> Iterator[None]:
+    """Call `look` in a thread during the block; what it raises is raised at the end."""
+    stop, raised = threading.Event(), []
+
+    def run() -> None:
+        while not stop.wait(every) and not raised:
+            try:
+                look()
+            except BaseException as error:
+                raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if raised:
+        raise raised[0]
 
 
 def lease_ends(client, job_id: str, queue: str = QUEUE) -> float | None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -78,7 +78,7 @@ def manage(*args: str, seconds: float = 60, **env: str) -> subprocess.CompletedP
 
 
 class Worker:
-    """A `manage.py emq_worker` process, or that of another `command`.
+    """A `manage.py emq_worker` process, or that of another `command`, run by `before` if given.
 
     Its output (standard output and error in one) is gathered while it runs. Leaving the `with`
     block kills whatever is left of it, its children included.
@@ -86,12 +86,14 @@ class Worker:
 
     READY = " ready: "
 
-    def __init__(self, *args: str, command: str = "emq_worker", **env: str) -> None:
+    def __init__(
+        self, *args: str, command: str = "emq_worker", before: Sequence[str] = (), **env: str
+    ) -> None:
         self.lines: list[str] = []
         self._news = threading.Condition()
         self._closed = False
         self.process = subprocess.Popen(
-            [sys.executable, str(MANAGE), command, *args],
+            [*before, sys.executable, str(MANAGE), command, *args],
             env=environment(**env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

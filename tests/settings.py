@@ -1,5 +1,6 @@
 """The test project's settings, with the probe tasks and a database file that workers share."""
 
+import json
 import os
 
 from testproject.settings import *
@@ -10,5 +11,8 @@ MIDDLEWARE = [*MIDDLEWARE, "tests.csp.strict_csp"]
 # conftest.py names a file in a private folder. The tests' database is that file, not one in memory,
 # so that a worker process and the test that started it see the same rows.
 DATABASES["default"]["TEST"] = {"NAME": os.environ["EMQ_DB"]}
+
+# To run the suite under other options of the alias: EMQ_ALIAS='{"OPTIONS": {…}}' make test
+CACHES["emq"] |= json.loads(os.environ.get("EMQ_ALIAS", "{}"))
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]

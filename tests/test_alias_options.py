@@ -7,12 +7,13 @@ from django.core.cache import caches
 
 import django_emq as emq
 from django_emq import connections, inspector
-from tests.helpers import QUEUE, burst
+from tests.helpers import QUEUE, burst, point_at
 from tests.probe import tasks, verdicts
 from tests.processes import wait_until
 from tests.variant import variant
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, object]] = {
+    "defaults": {},
     "decode_responses": {"CONNECTION_POOL_KWARGS": {"decode_responses": True}},
     "protocol 2": {"CONNECTION_POOL_KWARGS": {"protocol": 2}},
     "protocol 3": {"CONNECTION_POOL_KWARGS": {"protocol": 3}},
@@ -29,8 +30,12 @@ MORE = {"serializer": {"KEY_PREFIX": "shop", "VERSION": 7}}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_a_whole_life_under_the_options(probe, client, settings, name):
-    """B60: enqueue, run, fail, retry, keep, with every verdict as it is with the defaults."""
+def test_B60_other_client_options_of_the_same_alias(probe, client, settings, tmp_path, name):
+    """Enqueue, run, fail, retry, keep, with every verdict as it is with the defaults.
+
+    A life of each kind of job stands for the whole suite; `EMQ_ALIAS` runs all of it under
+    other options. With no server an enqueue raises, whatever the cache does.
+    """
     alias = {
         **settings.CACHES["emq"],
         "OPTIONS": OPTIONS[name],
@@ -55,6 +60,10 @@ def test_a_whole_life_under_the_options(probe, client, settings, name):
     assert inspector.row(now, QUEUE, made[2].id)["result"] == '"kept"'
     assert inspector.row(now, QUEUE, made[3].id)["last_error"] == "no use"
     assert caches["emq"].get("of the project") == {"a": [1]}
+    if name in ("defaults", "ignore exceptions"):
+        point_at(settings, f"unix://{tmp_path}/nothing", **OPTIONS[name])
+        with pytest.raises(emq.OutcomeUnknown, match="No answer from the server"):
+            tasks.mark.enqueue("a")
 
 
 def test_hiredis_is_what_is_installed():

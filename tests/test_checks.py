@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 from django.core.checks import run_checks
-from django.core.management import call_command
-from django.core.management.base import SystemCheckError
 from django.test import override_settings
 from django_redis import get_redis_connection
 from redis.backoff import NoBackoff
@@ -221,53 +219,3 @@ def test_no_check_opens_a_connection(tmp_path: Path) -> None:
         for server in (tcp, unix):
             with pytest.raises(BlockingIOError):
                 server.accept()
-
-
-# -- field reports -------------------------------------------------------------------------------
-
-
-def test_B07_check_warns_of_the_default_alias_and_of_a_shared_database() -> None:
-    """A fixed id for each; nothing for an alias of its own on another database number."""
-    url = "redis://127.0.0.1:6379/0"
-    on_default = found({"CACHE_ALIAS": "default"}, default=alias(url), queue=False)
-    assert ids(on_default) == ["W001"]
-    assert "cache.clear() sends FLUSHDB" in on_default[0].msg
-
-    shared = found(default=alias(url), queue=alias("redis://localhost?db=0"))
-    assert ids(shared) == ["W002"]
-    assert "cache.clear() sends FLUSHDB" in shared[0].msg
-
-    assert found(default=alias(url), queue=alias("redis://127.0.0.1:6379/1")) == []
-
-
-@pytest.mark.parametrize(
-    ("emq", "expected", "named"),
-    [
-        ({"HEARTBEAT": 10, "LEASE": 9}, "E010", ["EMQ['HEARTBEAT']"]),
-        ({"LEASE": 5, "SOCKET_TIMEOUT": 10}, "W004", ["EMQ['SOCKET_TIMEOUT']", "EMQ['LEASE']"]),
-        ({"PREFIX": "default"}, "E012", ["EMQ['PREFIX']", "EMQ['DEFAULT_QUEUE']"]),
-        ({"MAX_ATTEMPTS": 0}, "E011", ["EMQ['MAX_ATTEMPTS'] is 0"]),
-        ({"LEASE": -1}, "E011", ["EMQ['LEASE'] is -1"]),
-        ({"MAX_STALLS": -3}, "E011", ["EMQ['MAX_STALLS'] is -3"]),
-        ({"MAX_ATEMPTS": 3}, "E010", ["EMQ['MAX_ATEMPTS']", "'MAX_ATTEMPTS'"]),
-    ],
-)
-def test_B102_settings_that_contradict_each_other(
-    emq: dict[str, Any], expected: str, named: list[str]
-) -> None:
-    """Each has a fixed id and names the settings; an error stops every command."""
-    messages = found(emq)
-    assert ids(messages) == [expected]
-    assert [words for words in named if words not in messages[0].msg] == []
-    if expected.startswith("E"):
-        with override_settings(EMQ=emq), pytest.raises(SystemCheckError, match=expected):
-            call_command("check")
-
-
-def test_B102_override_settings_takes_effect_at_once() -> None:
-    """No restart of the process is needed, in either direction."""
-    with override_settings(EMQ={"LEASE": 0}):
-        assert ids(run_checks(tags=["emq"])) == ["E011"]
-        with override_settings(EMQ={"LEASE": 20}):
-            assert run_checks(tags=["emq"]) == []
-        assert ids(run_checks(tags=["emq"])) == ["E011"]

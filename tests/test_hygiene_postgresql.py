@@ -163,8 +163,8 @@ def test_a_search_path_is_gone_with_its_connection(probe, client, postgres):
 
 
 @pytest.mark.parametrize("age", [0, 60])
-def test_connections_of_worker_threads(probe, client, postgres, admin, age):
-    """B67: never more than one for each thread, none when they idle at age 0, none afterwards."""
+def test_B67_database_connections_of_worker_threads(probe, client, postgres, admin, age):
+    """Never more than one for each thread, none when they idle at age 0, none afterwards."""
     most = 0
     with Worker("--threads", "4", **databases(postgres, age)) as worker:
         worker.wait_ready()

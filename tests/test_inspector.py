@@ -115,7 +115,7 @@ def test_why_a_pending_job_waits(client, queue):
 
     scripts.pause(client, queue, by="anna", why="the disk is full")
     reason = why(client, queue, first).reasons[0]
-    assert reason.startswith(f"Queue '{queue}' is paused by anna since 20")
+    assert reason.startswith(f"Queue '{queue}' has been paused by anna since 20")
     assert reason.endswith("UTC. the disk is full")
     scripts.resume(client, queue, by="anna")
 
@@ -162,7 +162,7 @@ def test_why_an_active_job_runs(client, queue):
 
 def test_why_the_others(client, redis, queue):
     yard = make_yard(client, queue)
-    assert "It is in the morgue since 20" in told(client, queue, yard.dead[0])
+    assert "It has been in the morgue since 20" in told(client, queue, yard.dead[0])
     assert "ValueError: boom" in told(client, queue, yard.dead[0])
     assert "It was completed at 20" in told(client, queue, yard.done[0])
     assert "kept for another 10 min" in told(client, queue, yard.done[0])
@@ -245,8 +245,12 @@ def test_emq_why_of_a_job_that_is_gone(client, queue, capsys):
 
 
 def test_spans():
-    spans = [inspector.span(s) for s in (0.42, 9.94, 12, 59.4, 200, 7200, 90_000, 1e9)]
-    assert spans == ["0.4 s", "9.9 s", "12 s", "59 s", "3 min", "2 h", "1 d", "11574 d"]
+    """A unit is used from its double on, with a digit more where the figure is small."""
+    times = (0.42, 9.94, 9.99, 12, -98, 200, 5371, 7200, 90_000, 200_000, 1e9)
+    assert [inspector.span(seconds) for seconds in times] == [
+        "0.4 s", "9.9 s", "10 s", "12 s", "98 s", "3 min", "90 min", "2.0 h", "25 h", "2 d",
+        "11574 d",
+    ]  # fmt: skip
 
 
 def test_each_event_of_the_trail_has_words():

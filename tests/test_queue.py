@@ -1,7 +1,6 @@
 """Enqueueing: every way in, every option, every refusal."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -339,27 +338,6 @@ def test_cas(client):
     client.raw.rpush("k", "a")
     with pytest.raises(emq.EmqError):
         emq.cas("k", "a", "b")
-
-
-# -- connections ------------------------------------------------------------------------------
-
-
-def test_threads_share_few_connections(client):
-    """B64: eight threads, thousands of calls: no connection a call."""
-    tasks.mark.enqueue("known")
-    before = client.raw.info("stats")["total_connections_received"]
-    clients = client.raw.info("clients")["connected_clients"]
-
-    def work(number):
-        for i in range(250):
-            job = tasks.mark.enqueue(f"{number} {i}")
-            assert inspector.state(client, QUEUE, job.id) == "pending"
-
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(work, range(8)))
-    assert client.raw.info("stats")["total_connections_received"] - before <= 20
-    assert client.raw.info("clients")["connected_clients"] - clients <= 10
-    assert inspector.counts(client, QUEUE)["pending"] == 2001
 
 
 def test_the_public_names():

@@ -72,6 +72,12 @@ class ServerFacts:
                 return f"{product.capitalize()} {version}"
         return ""
 
+    @property
+    def policy(self) -> str:
+        """What the server does when it is full; 'unknown' where it does not tell."""
+        told = self.config.get("maxmemory-policy") or self.info.get("maxmemory_policy")
+        return str(told or "unknown")
+
 
 def server(client: Client) -> ServerFacts:
     """Ask the server about itself, in two round trips."""

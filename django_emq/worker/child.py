@@ -16,7 +16,7 @@ from .courier import Courier
 from .options import WorkerOptions
 from .page import Page
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 # Seconds after which a thread that computes lets another one run. Python's own 5 ms keep the
 # courier from the socket, several times a round trip, for as long as a whole batch of jobs runs.
 SWITCH = 0.0005
@@ -66,7 +66,7 @@ def _run_threads(courier: Courier) -> None:
 
 
 def watch_signals(fd: int) -> Callable[[], None]:
-    """Have SIGTERM and SIGINT written to a socket; answers what undoes it.
+    """Have SIGTERM, SIGINT and SIGQUIT written to a socket; answers what undoes it.
 
     The number of the signal is written by the C handler, so it arrives while the main thread is
     held up by a job. The Python handler has nothing left to do.

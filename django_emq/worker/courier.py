@@ -366,12 +366,12 @@ class Courier:
             self.ledger.strike(job)
 
     def _signalled(self, number: int) -> None:
-        if number not in (signal.SIGTERM, signal.SIGINT):
+        if number not in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             return
         if self.supervisor:  # it says on the page what is meant; else somebody stops us alone
             self.stop(now_=self.page.command == STOP_NOW)
         else:
-            self.stop(now_=self.stopping)
+            self.stop(now_=self.stopping or number == signal.SIGQUIT)
 
     def stop(self, *, now_: bool = False, status: int = 0) -> None:
         """Claim nothing more, hand back what has not started, finish what runs, and end.

@@ -24,7 +24,7 @@ from ..exceptions import EmqError, Refused, VersionFence
 from ..log import Outage, get_logger
 from ..reaper import Reaper
 from .bell import Bell
-from .child import make_page, run_child, watch_signals
+from .child import SIGNALS, make_page, run_child, watch_signals
 from .courier import RECYCLE
 from .ledger import group
 from .options import WorkerOptions
@@ -76,7 +76,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until stopped, and return the exit status. No single error ends this loop."""
-        scripts.register(self.client, self.options.queues)
         restore = watch_signals(self._bell.signal_fd)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # its number rings the bell
         try:
@@ -148,8 +147,8 @@ class Supervisor:
             due.append(monotonic() + 0.02)
         signals, _ = self._bell.wait(min(due) - monotonic())
         for number in signals:
-            if number in (signal.SIGTERM, signal.SIGINT):
-                self.stop(now_=self.stopping)
+            if number in SIGNALS:
+                self.stop(now_=self.stopping or number == signal.SIGQUIT)
 
     def stop(self, *, now_: bool = False) -> None:
         """Have all children finish what runs, within the grace, and end; `now_`: without it."""
@@ -195,11 +194,19 @@ class Supervisor:
         self.children[pid] = Child(pid, page)
 
     def _bury_children(self) -> None:
-        """Take note of children that have ended, and see to what they held."""
-        for pid in list(self.children):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                self._ended(self.children.pop(pid), os.waitstatus_to_exitcode(status))
+        """Take note of children that have ended, and see to what they held.
+
+        As process 1 of a container this one is also the parent of what jobs left behind.
+        """
+        while self.children or os.getpid() == 1:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            if child := self.children.pop(pid, None):
+                self._ended(child, os.waitstatus_to_exitcode(status))
 
     def _ended(self, child: Child, code: int) -> None:
         self._jobs += child.page.new_jobs()
@@ -219,7 +226,8 @@ class Supervisor:
             self._spawn_at.append(now)
             return
         self._quick_deaths = self._quick_deaths + 1 if now - child.started_at < QUICK else 0
-        pause = min(0.1 * 2**self._quick_deaths, 30.0) if self._quick_deaths > 3 else 0.0
+        deaths = self._quick_deaths
+        pause = min(0.1 * 2 ** min(deaths, 10), 30.0) if deaths > 3 else 0.0
         how = f"by signal {-code}" if code < 0 else f"with status {code}"
         logger.error("child %d ended %s; starting another one in %.1f s", child.pid, how, pause)
         self._spawn_at.append(now + pause)

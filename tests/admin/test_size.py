@@ -1,7 +1,6 @@
 """B90: pages over many jobs and workers read a page's worth, in few round trips."""
 
 import json
-import time
 
 import pytest
 
@@ -12,7 +11,6 @@ from tests.admin.test_actions import act
 from tests.admin.yard import TASK, url
 
 MANY = 20_000
-PAGES_MAX_S = 1.0
 
 
 @pytest.fixture
@@ -74,19 +72,16 @@ PAGES = [
 ]
 
 
-def test_pages_are_quick(operator, redis, crowd, trips):
-    """Under a second, at most 15 round trips, no KEYS, no SCAN, no whole set."""
+def test_pages_ask_little(operator, redis, crowd, trips):
+    """At most 15 round trips, no KEYS, no SCAN, no whole set."""
     for address, query, number in PAGES:
         names = {"queue": crowd, "name": "dead"} if address == "queue_set" else {}
         operator.get(url(address, **names))  # templates are compiled, the connection is made
         redis.config_resetstat()
         trips.clear()
-        begun = time.perf_counter()
         page = operator.get(url(address, **names), query)
-        took = time.perf_counter() - begun
         assert page.status_code == 200
         assert len(trips) <= 15, address
-        assert took < PAGES_MAX_S, address
         looks = {"keys", "scan", "zscan", "sscan"} & set(commands(redis))
         assert looks <= ({"scan"} if address == "server_changelist" else set())
         assert redis.info("stats")["total_net_output_bytes"] < 3_000_000, address

@@ -13,7 +13,7 @@ from django_emq.connections import connect
 from django_emq.keys import queue_keys
 from django_emq.reaper import Reaper
 from tests.conformance.wire import books_balance, pass_ms
-from tests.helpers import QUEUE
+from tests.helpers import QUEUE, forked
 from tests.probe import tasks
 from tests.processes import Worker, manage, wait_until
 
@@ -34,8 +34,8 @@ def reap_once(capsys, *queues):
     return capsys.readouterr().out
 
 
-def test_five_reapers_at_once(client, queue):
-    """B23: 5,000 lapsed leases are taken back once each, whoever does it."""
+def test_B23_five_reapers_at_once(client, queue):
+    """5,000 lapsed leases are taken back once each, whoever does it."""
     with ExitStack() as stack:
         reapers = [
             stack.enter_context(
@@ -73,32 +73,32 @@ def test_a_sweep_whose_time_is_over_says_so(client, queue):
     assert reaper.run_once() > 1
 
 
-def test_a_reaper_killed_in_the_middle(client, queue, capsys):
-    """B10: at every kill each job is in exactly one set; in the end all are pending."""
+def test_B10_sweeper_killed_in_the_middle(client, queue, capsys):
+    """At each of 50 kills each of 1,000 jobs is in exactly one set; in the end all are pending."""
     ids = lapse(client, queue, 1000)
+    keys = queue_keys(queue)
     dice = random.Random(10)
-    back = 0
 
-    def it_sweeps():
-        return inspector.counts(client, queue)["pending"] > back
+    def sweep():
+        Reaper(connect(), (queue,), interval=1, batch=1).run_once()
 
-    for _ in range(5):
-        with Worker(queue, "--interval", "0.05", "--batch", "1", command="emq_reaper") as reaper:
-            wait_until(it_sweeps)
-            time.sleep(dice.random() * 0.01)  # a random moment of its sweep
-            reaper.kill_all()
-            reaper.wait()
+    hits = 0
+    for _ in range(50):
+        back = client.raw.zcard(keys.pending)
+        with forked(sweep):
+            wait_until(lambda back=back: client.raw.zcard(keys.pending) > back)
+            time.sleep(dice.random() * 0.005)  # a random moment of its sweep
         assert set(books_balance(client, queue)) == set(ids)
-        back = inspector.counts(client, queue)["pending"]
-    assert 5 <= back < 1000, "the kills did not hit the sweep"
+        hits += back < client.raw.zcard(keys.pending) < 1000
+    assert hits == 50, "the kills did not hit the sweep"
     reap_once(capsys, queue)
     assert inspector.counts(client, queue)["pending"] == 1000
     assert inspector.counts(client, queue)["active"] == 0
     assert set(books_balance(client, queue).values()) == {1}
 
 
-def test_fresh_jobs_are_not_swept(probe, client):
-    """B25: a reaper without pause beside two busy workers takes nothing back."""
+def test_B25_fresh_jobs_are_not_swept(probe, client):
+    """A reaper without pause beside four busy workers takes nothing back."""
     stop = threading.Event()
 
     def sweep():
@@ -112,7 +112,9 @@ def test_fresh_jobs_are_not_swept(probe, client):
     sweeper = threading.Thread(target=sweep)
     sweeper.start()
     try:
-        with Worker("--lease", "30"), Worker("--lease", "30", "--threads", "2"):
+        # Four processes, two of them with threads.
+        one, two = ("--lease", "30", "--processes", "2"), ("--threads", "2")
+        with Worker(*one), Worker(*one, *two):
             wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 5000)
     finally:
         stop.set()
@@ -121,8 +123,8 @@ def test_fresh_jobs_are_not_swept(probe, client):
     assert sorted(map(int, probe.marks())) == list(range(5000))
 
 
-def test_a_reaper_minds_its_own_queues(client, capsys):
-    """B37: one queue's reaper leaves the others alone; one for all sweeps by their own leases."""
+def test_B37_a_reaper_minds_its_own_queues(client, capsys):
+    """One queue's reaper leaves the others alone; one for all sweeps by their own leases."""
     (ours,) = lapse(client, "qa", 1)
     (long,) = lapse(client, "qb", 1, lease_ms=60_000)
     unknown = emq.enqueue("tests.probe.tasks.mark", "x")

@@ -1,9 +1,12 @@
 """Tasks that end in every way a task may end."""
 
 import asyncio
+import subprocess
 import time
+from contextlib import suppress
 from datetime import timedelta
 
+from django.core.cache import caches
 from django.views.decorators.debug import sensitive_variables
 
 import django_emq as emq
@@ -119,7 +122,7 @@ def answer(kind):
     """Return something; its row is kept."""
     return {
         "plain": {"sum": 3, "text": "\u00e4\ud83d", "list": [1.5, None, True]},
-        "large": "x" * 3_000_000,
+        "large": "x" * 10_000_000,
         "none": None,
     }.get(kind, object())
 
@@ -226,6 +229,39 @@ def mark_types(one, two):
 @emq.task
 def any_names(x, *, task, self, name, queue, args, delay):
     _append(f"{x} {task} {self} {name} {queue} {args} {delay}")
+
+
+@emq.task(result_ttl=600)
+def mark_token(x):
+    _append(f"{x} token {emq.current_job().token}")
+
+
+@emq.task
+def mark_size(x):
+    _append(len(x))
+
+
+@emq.task
+def mark_repr(x):
+    _append(ascii(x) if isinstance(x, str) else repr(x))
+
+
+@emq.task
+def read_cache_then_mark_token(seconds, x):
+    """Read the cache of the queue's alias all the time, whatever that answers."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        with suppress(Exception):
+            caches["emq"].get("of the project")
+        time.sleep(0.005)
+    _append(f"{x} token {emq.current_job().token}")
+
+
+@emq.task
+def leave_a_process_then_mark(x):
+    """Start a process that outlives its parent, and ends soon."""
+    subprocess.run(["sh", "-c", "sleep 0.1 & echo"], check=True, stdout=subprocess.DEVNULL)
+    _append(x)
 
 
 # -- tasks that put what they were given into their errors ------------------------------------

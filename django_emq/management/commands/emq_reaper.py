@@ -48,7 +48,7 @@ class Command(EmqCommand):
         if options["once"]:
             self.once(reaper)
             return
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, lambda *_: reaper.stop())
         self.say(f"reaper ready: {', '.join(queues) or 'all queues'}")
         reaper.run()

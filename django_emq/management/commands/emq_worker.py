@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_emq import connections, registry, rights, scripts
+from django_emq import connections, doctor, inspector, registry, rights, scripts
 from django_emq.conf import settings
 from django_emq.exceptions import EmqError
 from django_emq.worker.child import make_page, run_child
@@ -32,9 +32,9 @@ Run jobs of one or more queues. The first queue is served first.
   manage.py emq_worker --burst                run what is ready, then exit
 
 The first SIGTERM or SIGINT stops it: no new jobs, running ones are finished within --grace,
-the rest is handed back. A second one hands everything back at once. Exit status 0; 1 when the
-server belongs to another version; 75 when a worker without child processes has reached
---max-jobs or --max-rss and wants to be started anew.
+the rest is handed back. A second one, or SIGQUIT, hands everything back at once. Exit status 0;
+1 when the server belongs to another version; 75 when a worker without child processes has
+reached --max-jobs or --max-rss and wants to be started anew.
 """
 
 
@@ -92,11 +92,23 @@ class Command(EmqCommand):
             scripts.register(connections.client(), worker.queues)
         except EmqError as error:
             raise CommandError(f"The worker cannot start: {error}") from error
+        self.warn_of_eviction()
         if not registry.names():
             self.stderr.write("No task is registered: every job will fail as unknown.")
         status = self.run_here(worker) if not worker.processes else self.supervise(worker)
         if status:
             sys.exit(status)
+
+    def warn_of_eviction(self) -> None:
+        """Say at the start if the server may drop jobs when it is full."""
+        try:
+            facts = inspector.server(connections.client())
+        except EmqError:
+            return
+        for one in doctor.eviction(facts):
+            self.stderr.write(f"{one.id}: {one.msg} {one.hint}")
+        if facts.policy == "unknown":
+            self.say("The server does not tell its maxmemory-policy: unknown.")
 
     def read(self, options: dict[str, Any]) -> WorkerOptions:
         """Turn the options of the command line into those of the worker."""
