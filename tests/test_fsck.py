@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import pytest
 from django.core.management import call_command
+from private_server import private_server
 
-from django_emq import inspector, scripts, upkeep
+from django_emq import connections, inspector, scripts, upkeep
+from django_emq.exceptions import ServerRefused
 from django_emq.ids import mint
 from django_emq.inspector.jobs import STATES
 from django_emq.keys import queue_keys, reserve_keys
@@ -387,3 +389,23 @@ def test_no_false_finding_while_workers_run(client, redis, queue, probe):
         )
         assert list(inspector.audit(client)) == []
     assert looks == 10
+
+
+def test_a_full_server_can_be_mended(settings):
+    """What brings jobs back needs no memory that a full server would refuse."""
+    with private_server(own=True) as server:
+        alias = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}
+        settings.CACHES = {**settings.CACHES, "emq": alias}
+        client = connections.client()
+        yard = Yard(client, "full")
+        for where in ("pending", "active", "dead", "done"):
+            orphan(where)(yard)
+        yard.replace(yard.jobs["scheduled"])
+        yard.move(mint(), into="pending")
+        client.raw.config_set("maxmemory", 1)
+        with pytest.raises(ServerRefused):
+            enqueue_some(client, "full", 1)
+        status, output = fsck("--repair")
+        assert status == 0, output
+        assert "6 found wrong, 6 mended" in output
+        books_balance(client, "full")
