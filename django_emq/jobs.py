@@ -26,7 +26,7 @@ class Claimed:
     """A job as `claim` answers it. Two claims of one job are two things."""
 
     id: bytes
-    payload: bytes
+    payload: bytes = field(repr=False)  # arguments may be secret
     token: int  # the number that every later step must carry
     failures: int  # failures counted before this run
     queue: str

@@ -170,6 +170,8 @@ local function apply(id, places, row, target, reason)
   end
   if row.type ~= 'hash' then
     redis.call('DEL', key)
+  else
+    redis.call('HDEL', key, '')  -- begins the writes, so that a full server lets them pass
   end
   redis.call('HSET', key, 'state', STATES[target])
   if target == DEAD then

@@ -88,6 +88,27 @@ def again_and_again(look: Callable[[], object], *, every: float = 0.01) -> Itera
         raise raised[0]
 
 
+# Rows and entries as the verbs would leave them, many in one call.
+_SEED = """
+for i = tonumber(ARGV[3]), tonumber(ARGV[4]) do
+  local id = string.format('JOB%022d', i)
+  redis.call('HSET', ARGV[2] .. id, 'state', ARGV[1], 'attempts', '1', 'payload', ARGV[7],
+    'last_error', 'ValueError: b')
+  redis.call('ZADD', KEYS[1], ARGV[5] + ARGV[6] * i, id)
+end
+"""
+
+
+def seed(client, queue: str, name: str, count: int, *, score: float, step: float = 0) -> None:
+    """Put so many jobs into a set, quickly; each has a score that is `step` above the last."""
+    keys = queue_keys(queue)
+    payload = '{"task":"tests.probe.tasks.mark","args":[1]}'
+    for start in range(1, count + 1, 10_000):
+        end = min(start + 9_999, count)
+        args = (name, keys.jobs, start, end, f"{score:.0f}", step, payload)
+        client.raw.eval(_SEED, 1, getattr(keys, name), *args)
+
+
 def lease_ends(client, job_id: str, queue: str = QUEUE) -> float | None:
     """When the lease of a job ends, in ms of the server's clock; None when it is not held."""
     return client.raw.zscore(queue_keys(queue).active, job_id)

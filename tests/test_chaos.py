@@ -92,7 +92,7 @@ def report(tmp_path: Path) -> Report:
         unbalanced=[],
         memory_before=1000,
         memory_after=2000,
-        keys_left=["sent", "{emq}"],
+        keys_left=["{emq}"],
     )
 
 

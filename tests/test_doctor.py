@@ -3,13 +3,14 @@
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.test import override_settings
+from private_server import Server, private_server
 
 from django_emq import connections, doctor, inspector, scripts
 from django_emq.inspector import ServerFacts
@@ -41,18 +42,30 @@ def run(*args: str) -> tuple[int, str]:
     return 0, out.getvalue()
 
 
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    """One whose settings may be changed: that of the other tests may be somebody's."""
+    with private_server(own=True) as server:
+        yield server
+
+
 @pytest.fixture
-def configure(redis):
+def client(own_server, settings):
+    alias = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": own_server.url}
+    settings.CACHES = {**settings.CACHES, "emq": alias}
+    yield connections.client()
+    connections.client().raw.flushdb()
+
+
+@pytest.fixture
+def configure(client):
     """Set the server's settings for this test: `configure(**{"timeout": "5"})`."""
-    before = redis.config_get(*GOOD)
 
     def set_all(**values: str) -> None:
         for name, value in {**GOOD, **values}.items():
-            redis.config_set(name.replace("_", "-"), value)
+            client.raw.config_set(name, value)
 
-    yield set_all
-    for name, value in before.items():
-        redis.config_set(name, value)
+    return set_all
 
 
 @pytest.fixture
@@ -121,7 +134,7 @@ WORDS: list[tuple[Callable[[ServerFacts], ServerFacts], list[str]]] = [
     (lambda f: config(min_replicas_to_write="1")(info(connected_slaves=2)(f)), []),
     (config(appendonly="no", save="3600 1"), ["D021"]),
     (config(timeout="60"), []),
-    (config(maxclients="2"), ["D032"]),
+    (config(maxclients="1"), ["D032"]),
     (lambda f: replace(config(tcp_keepalive="0")(f), is_socket=False), ["D031"]),
     (lambda f: replace(config(tcp_keepalive="0")(f), is_socket=True), []),
     (lambda f: replace(f, clock_ahead_s=2.5), ["D033"]),
@@ -231,4 +244,3 @@ def test_nothing_is_changed(client, redis, facts, queue):
     before = {key: redis.dump(key) for key in redis.keys("*")}
     run("--role", "operator")
     assert {key: redis.dump(key) for key in redis.keys("*")} == before
-    connections.reset()

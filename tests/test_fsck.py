@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 
 import pytest
 from django.core.management import call_command
+from private_server import private_server
 
-from django_emq import inspector, scripts, upkeep
+from django_emq import connections, inspector, scripts, upkeep
+from django_emq.exceptions import ServerRefused
 from django_emq.ids import mint
+from django_emq.inspector.jobs import STATES
 from django_emq.keys import queue_keys, reserve_keys
 from tests.conformance.wire import (
-    STATES,
     books_balance,
     claim_some,
     enqueue_some,
@@ -280,13 +282,42 @@ def test_a_queue_that_nobody_knows(client, yard):
     """Its keys are enough to find it, and then its jobs are looked at too."""
     client.raw.delete(reserve_keys().queues)
     job_id = orphan("pending")(yard)
+    ghost = yard.move(mint(), into="pending")
+    wake = foreign("wake", "string")(yard)
     assert {(f.kind, f.id) for f in inspector.audit(client)} == {
         ("registry", yard.queue),
         ("no-set", job_id),
+        ("no-row", ghost),
+        ("type", wake),
     }
     assert fsck("--repair")[0] == 0
     assert inspector.queues(client) == [yard.queue]
     books_balance(client, yard.queue)
+
+
+def test_what_has_put_itself_right_is_left_alone(client, redis, yard):
+    """Between the look and the cure the job may move, and the key may get its time."""
+    job_id = orphan("pending")(yard)
+    keys = [foreign("wake", "string")(yard), keep("sent:p")(yard), keep("claims:w")(yard)]
+    lines = orphan_key("job:JOB9:logs", None)(yard)
+    holder = orphan_key("unique:abc", "JOB7")(yard)
+    bad_counter(yard)
+    found = findings(client, yard.queue)
+    assert len(found) == 7
+    yard.move(job_id, into="pending", score=0)
+    redis.delete(keys[0])
+    redis.rpush(keys[0], "1")
+    redis.expire(keys[1], 1000)
+    redis.expire(keys[2], 1000)
+    yard.set("JOB9", attempts="0")
+    redis.set(holder, "JOB8")
+    redis.hset(yard.keys.metrics, "claimed", 7)
+    before = {key: redis.dump(key) for key in redis.keys("*")}
+    for one in found:
+        one.mend(client)
+    assert {key: redis.dump(key) for key in redis.keys("*")} == before
+    assert redis.pttl(keys[1]) <= 1_000_000
+    assert redis.exists(lines)
 
 
 def test_what_belongs_to_a_job_is_left_alone(client, yard):
@@ -308,6 +339,7 @@ def test_other_queues_and_strangers_are_left_alone(client, yard, queue):
     assert fsck(queue, "--repair")[0] == 0
     assert [f.id for f in inspector.audit(client)] == [damaged]
     assert [f.id for f in inspector.audit(client, [queue, other.queue])] == [damaged]
+    assert list(inspector.audit(client, [queue, f"{queue}-third"])) == []
 
 
 def test_json_is_one_object_a_line(client, yard):
@@ -357,3 +389,23 @@ def test_no_false_finding_while_workers_run(client, redis, queue, probe):
         )
         assert list(inspector.audit(client)) == []
     assert looks == 10
+
+
+def test_a_full_server_can_be_mended(settings):
+    """What brings jobs back needs no memory that a full server would refuse."""
+    with private_server(own=True) as server:
+        alias = {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": server.url}
+        settings.CACHES = {**settings.CACHES, "emq": alias}
+        client = connections.client()
+        yard = Yard(client, "full")
+        for where in ("pending", "active", "dead", "done"):
+            orphan(where)(yard)
+        yard.replace(yard.jobs["scheduled"])
+        yard.move(mint(), into="pending")
+        client.raw.config_set("maxmemory", 1)
+        with pytest.raises(ServerRefused):
+            enqueue_some(client, "full", 1)
+        status, output = fsck("--repair")
+        assert status == 0, output
+        assert "6 found wrong, 6 mended" in output
+        books_balance(client, "full")

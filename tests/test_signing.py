@@ -138,7 +138,9 @@ def test_the_editor_signs_what_it_saves(client, redis, queue, db, signed):
     browser = Browser()
     browser.force_login(User.objects.create_superuser("anna"))
     address = url("queue_edit", queue=queue, job_id=job.id)
-    assert browser.post(address, {"args": "[2]", "kwargs": "{}"}).status_code == 302
+    was = browser.get(address).context["form"].initial["was"]
+    asked = {"args": "[2]", "kwargs": "{}", "was": was}
+    assert browser.post(address, asked).status_code == 302
     body = payload(redis, job)
     assert (json.loads(body)["args"], body.count(b'"sig"')) == ([2], 1)
     signing.check(body, job.id.encode())

@@ -13,7 +13,7 @@ from library.report import Line, some
 from .ledger import FINAL, SETTLED, Ledger, Mark
 
 MEMORY_MAX = 1 << 18  # bytes by which the server may have grown, once the queue is empty
-KEYS_LEFT = {"sent", "claims", "{emq}"}  # callers and their last calls; for minutes, then gone
+KEYS_LEFT = {"{emq}"}  # the version and the list of workers
 
 
 class Rest(NamedTuple):
@@ -51,7 +51,7 @@ class Report:
     unbalanced: list[str]
     memory_before: int
     memory_after: int
-    keys_left: list[str]
+    keys_left: list[str]  # kinds of keys that do not expire
 
     # -- what must be empty -------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ class Storm:
             self._look(redis)
             rest = self._reckon(redis)
             self._empty(server)
+            left = self._left(redis)
             server.restart()
             return Report(
                 seed=self.seed,
@@ -99,7 +100,7 @@ class Storm:
                 unbalanced=self.unbalanced,
                 memory_before=before,
                 memory_after=memory(redis),
-                keys_left=self._left(redis),
+                keys_left=left,
             )
 
     # -- the run ------------------------------------------------------------------------------
@@ -126,12 +127,20 @@ class Storm:
                         self._undo.append((now + harm[0], harm[1]))
             if now >= said_at:
                 said_at = now + 10
-                done = sum(len(p.admitted) for p in producers)
-                say(self.console, f"{sum(self.faults.values()):,} faults, {done:,} jobs admitted")
+                self._say_so(scene, sum(len(p.admitted) for p in producers))
             self._undo_all(now)
             scene.staff.fill()
             self._look(scene.redis)
             time.sleep(LOOK_EVERY)
+
+    def _say_so(self, scene: Scene, admitted: int) -> None:
+        waiting = -1
+        with suppress(RedisError):
+            waiting = self._waiting(scene.redis)
+        say(
+            self.console,
+            f"{sum(self.faults.values()):,} faults, {admitted:,} jobs admitted, {waiting} to do",
+        )
 
     def _deck(self) -> Iterator[Callable[[Scene], Any]]:
         while True:
@@ -210,9 +219,14 @@ class Storm:
                 pass
 
     def _left(self, redis: Any) -> list[str]:
-        """Kinds of the keys that the queue leaves for a while: what callers are remembered by."""
-        keys = [key.decode().removeprefix(self.keys.base) for key in redis.keys("*")]
-        return sorted({key.partition(":")[0] if ":" in key else key for key in keys})
+        """Kinds of the keys that would stay; those that expire by themselves are deleted now."""
+        kinds = set()
+        for key in redis.keys("*"):
+            if redis.pttl(key) >= 0:
+                redis.delete(key)
+            else:
+                kinds.add(key.decode().removeprefix(self.keys.base).partition(":")[0])
+        return sorted(kinds)
 
 
 def memory(redis: Any) -> int:

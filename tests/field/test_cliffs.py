@@ -13,33 +13,17 @@ from tests.admin.test_actions import fields_of
 from tests.admin.yard import url
 from tests.conformance.wire import Clock, books_balance, claim_one, enqueue_one, now_ms, retry
 from tests.field.pings import no_slow_call, pings
-from tests.helpers import QUEUE
+from tests.helpers import QUEUE, seed
 from tests.probe import tasks
 from tests.processes import Worker, manage, wait_until
 
 DUE, CLEARED, DEAD, CAP = 100_000, 300_000, 51_000, 1000
 
-# Seeds only: rows and entries as the verbs would have left them, many in one call.
-SEED = """
-for i = tonumber(ARGV[3]), tonumber(ARGV[4]) do
-  local id = string.format('JOB%022d', i)
-  redis.call('HSET', ARGV[2] .. id, 'state', ARGV[1], 'attempts', '0', 'payload', '{}')
-  redis.call('ZADD', KEYS[1], ARGV[5] + 0, id)
-end
-"""
 MOVE = """
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], -1000, -1)) do
   redis.call('ZADD', KEYS[1], ARGV[1], id)
 end
 """
-
-
-def seed(client, queue, name, count, score):
-    """So many jobs in a set."""
-    keys = queue_keys(queue)
-    for start in range(1, count + 1, 10_000):
-        end = min(start + 9_999, count)
-        client.raw.eval(SEED, 1, getattr(keys, name), name, keys.jobs, start, end, score)
 
 
 def test_B117_very_many_jobs_due_at_once(probe, client, lone, tmp_path):
@@ -76,8 +60,8 @@ def test_B118_clearing_a_million_jobs(client, lone, settings, admin_client, tmp_
     And 50,000 dead jobs above a cap that was lowered: one more death takes a bounded step.
     """
     client.raw.config_set("appendonly", "no")  # no disk between us and the server
-    seed(client, QUEUE, "pending", CLEARED, 0)
-    seed(client, "morgue", "dead", DEAD, f"{now_ms(client):.0f}")
+    seed(client, QUEUE, "pending", CLEARED, score=0)
+    seed(client, "morgue", "dead", DEAD, score=now_ms(client))
     emq.enqueue_many([tasks.mark.job("known"), tasks.mark.using(queue="morgue").job("known")])
     pending = queue_keys(QUEUE).pending
     with pings(lone, tmp_path / "pings") as longest, no_slow_call(lone):

@@ -3,8 +3,6 @@
 import contextlib
 import re
 import socket
-import threading
-import time
 
 import pytest
 from django.core.checks import run_checks
@@ -16,7 +14,7 @@ from django_emq import connections, inspector
 from django_emq.keys import queue_keys
 from tests.admin.yard import make_yard
 from tests.conformance.wire import SETS, Clock, books_balance
-from tests.helpers import QUEUE, children, is_running, point_at
+from tests.helpers import QUEUE, again_and_again, children, is_running, point_at
 from tests.probe import tasks
 from tests.processes import Worker, wait_until
 from tests.proxy import Proxy
@@ -59,19 +57,17 @@ def test_B77_server_became_a_replica(probe, settings, pair):
         with (
             Worker(*options, EMQ_URL=proxy.url) as one,
             Worker(*options, EMQ_URL=proxy.url) as two,
+            contextlib.ExitStack() as producing,
         ):
             probe.wait_for(40)
             pids = [*children(one.pid), *children(two.pid)]
-            admitted, stop = [], threading.Event()
+            admitted = []
 
             def produce():
-                while not stop.is_set():
-                    with contextlib.suppress(emq.ServerRefused, emq.OutcomeUnknown):
-                        admitted.append(tasks.nap.using(queue="gap").enqueue(0).id)
-                    time.sleep(0.005)
+                with contextlib.suppress(emq.ServerRefused, emq.OutcomeUnknown):
+                    admitted.append(tasks.nap.using(queue="gap").enqueue(0).id)
 
-            producer = threading.Thread(target=produce)
-            producer.start()
+            producing.enter_context(again_and_again(produce, every=0.005))
             with primary.client() as client, replica.client() as other:
                 client.execute_command("FAILOVER", "TO", "127.0.0.1", str(port))
                 wait_until(lambda: other.info("replication")["role"] == "master")
@@ -81,8 +77,7 @@ def test_B77_server_became_a_replica(probe, settings, pair):
             probe.wait_for(before + 20)
             assert clock.seconds < 5
             wait_until(lambda: len(set(probe.marks())) == 200)
-            stop.set()
-            producer.join()
+            producing.close()
             client = connections.client()
             wait_until(lambda: not any(inspector.counts(client, QUEUE).values()))
             assert [*children(one.pid), *children(two.pid)] == pids

@@ -111,7 +111,8 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
     """Each call touches one slot only, and what it declares, or what stands beside that.
 
     The documented exceptions are made from a declared key or from the prefix of the rows: a row
-    and its log lines, and the counters of one minute. No script spans two queues.
+    and its log lines, the counters of one minute, and what a worker said of itself. No script
+    spans two queues.
     """
     queues = ("alpha", "beta")
     slots = {queue: key_slot(queue_keys(queue).pending.encode()) for queue in queues}
@@ -124,7 +125,9 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
         for queue in queues:
             live(client, queue)
         rights.demand(client, queues, rights.WORKER)
-        scripts.beat(client, "w", ttl_ms=1000, facts={"pid": 1})
+        scripts.beat(client, "w", ttl_ms=60_000, facts={"pid": 1, "queues": "alpha"})
+        scripts.control(client, "w", "quiet")
+        scripts.unregister(client, "beta")
         emq.cas(queue_keys("alpha").meta, "a", "b")
     facts = reserve_keys()
     seen = set()
@@ -136,7 +139,9 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
         assert len({key_slot(key.encode()) for key in touched}) <= 1, (name, touched)
         for key in touched - set(declared):
             base = key[: key.index("}") + 2]
-            assert re.fullmatch(r"job:[0-9A-Za-z]+(:logs)?|metrics:\d+", key[len(base) :]), name
+            assert re.fullmatch(
+                r"job:[0-9A-Za-z]+(:logs)?|metrics:\d+|worker:w", key[len(base) :]
+            ), name
             assert any(one.startswith(base) for one in declared) or name == "mend", (name, key)
         assert not any(facts.version in key for key in touched) or name == "register"
     assert seen == set(scripts.SCRIPTS), "a verb that this test does not watch: see `live`"

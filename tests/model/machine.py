@@ -53,7 +53,7 @@ class Machine(RuleBasedStateMachine):
         self.queue = f"model-{next(queues)}"
         self.keys = queue_keys(self.queue)
         self.model = Model()
-        self.client.dead_max = self.model.dead_max = 4
+        self.client.dead_max = self.model.dead_max = 2
         self.since = ""
         self.tokens: list[tuple[str, int]] = []  # all that were ever handed out
         self.ids: list[str] = []

@@ -22,6 +22,39 @@ from tests.processes import ROOT
 
 PAGE = ROOT / "docs" / "proof.md"
 EXAMPLES, STEPS = 2000, 50
+# A short pass leaves most verbs out that cannot meet the broken one. These and their like stay:
+# enqueue, claim, complete, reap, and time.
+RARE = (
+    "retry",
+    "snooze",
+    "release",
+    "bury",
+    "discard",
+    "extend",
+    "progress",
+    "log",
+    "promote",
+    "trim",
+    "reprocess",
+    "requeue",
+    "cancel",
+    "remove",
+    "drain",
+    "obliterate",
+    "update",
+    "pause",
+    "limit",
+    "ask",
+)
+# What else has to happen before a defect of a script can show.
+FRIENDS = {
+    "claim": {"release", "pause", "limit"},
+    "promote": {"snooze"},
+    "reprocess": {"bury"},
+    "resume": {"pause"},
+    "trim": {"bury"},
+    "unregister": {"ask"},
+}
 SHORT, SEEDS = {"examples": 200, "steps": 40}, 4
 
 Caught = dict[Defect, bool]
@@ -67,14 +100,15 @@ def test_a_defect_is_caught(
     redis.script_flush()
     caught[defect] = False
     with pytest.raises((AssertionError, HypothesisException)):
-        walk_on()
+        walk_on(defect.script)
     caught[defect] = True
 
 
-def walk_on() -> None:
-    """A few short passes."""
+def walk_on(script: str) -> None:
+    """A few short passes, with the verbs that matter to a script."""
+    wanted = {script, *FRIENDS.get(script, ())}
     for seed in range(SEED, SEED + SEEDS):
-        walk(**SHORT, seed=seed, explain=False)
+        walk(**SHORT, seed=seed, explain=False, without=[r for r in RARE if r not in wanted])
 
 
 def table(caught: Caught) -> str:

@@ -45,12 +45,15 @@ class EmqCommand(BaseCommand):
             logger.setLevel(levels[min(verbosity, 2)])
 
 
-def plain(text: str) -> str:
-    """The text in one line, with all that steers a terminal shown as what it is: \\x1b, \\n.
+def plain(text: str, limit: int = 1000) -> str:
+    """The text in one line of at most `limit` characters, safe to print.
 
+    All that steers a terminal is shown as what it is: \\x1b, \\n.
     Names and errors are what jobs and strangers wrote. Control characters could hide or forge
     lines, and those that turn the direction of writing could show one name as another.
     """
+    if len(text) > limit:
+        text = text[: limit - 1] + "…"
     if text.isascii() and text.isprintable():
         return text
     return "".join(

@@ -87,7 +87,7 @@ def as_text(one: Finding, mended: bool) -> str:
     """A finding for people, in one line."""
     end = f"mended: {one.remedy}" if mended else f"remedy: {one.remedy}"
     detail = f" ({plain(one.detail)})" if one.detail else ""
-    return f"{one.queue} {one.kind} {plain(one.id)}: {FACTS[one.kind]}{detail}; {end}"
+    return f"{one.queue} {one.kind} {plain(one.id, 200)}: {FACTS[one.kind]}{detail}; {end}"
 
 
 def as_json(one: Finding, mended: bool) -> str:

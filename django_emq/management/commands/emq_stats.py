@@ -34,6 +34,7 @@ FACTS = {  # of workers, and their headings
     "rss_mb": "MB",
     "state": "state",
 }
+CELL_MAX = 130  # characters: a queue's name has 128, and what is longer is no name of ours
 HEADINGS = ("queue", "pending", "active", "schedule", "dead", "done", "oldest", "in/min", "out/min")
 
 
@@ -123,7 +124,7 @@ def worker_row(worker: Worker) -> tuple[str, ...]:
 
 def table(rows: list[tuple[str, ...]]) -> str:
     """Rows in columns: the first to the left, numbers to the right."""
-    rows = [tuple(map(plain, row)) for row in rows]
+    rows = [tuple(plain(cell, CELL_MAX) for cell in row) for row in rows]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
     for row in rows:
