@@ -61,7 +61,8 @@ class Settings:
     socket_timeout: float = 5  # seconds
     async_concurrency: int = 100
     trail: str = "notable"  # what each queue remembers: off, notable, all
-    redact: tuple[str, ...] = REDACT  # arguments whose values no page shows
+    redact: tuple[str, ...] = REDACT  # arguments whose values no page and no log shows
+    sign_payloads: bool | str = False  # False, "sign" or True
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
@@ -209,6 +210,12 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _signing(value: object) -> bool | str:
+    if value is not True and value is not False and value != "sign":
+        raise InvalidOption("Give True, False, or 'sign' to sign without demanding it yet.")
+    return value if isinstance(value, bool) else "sign"
+
+
 def _queues(value: object) -> Mapping[Any, object]:
     if not isinstance(value, Mapping):
         raise InvalidOption("Give a dict of dicts, for instance {'mail': {'LEASE': 60}}.")
@@ -231,6 +238,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
     "TRAIL": _trail,
     "REDACT": _names,
+    "SIGN_PAYLOADS": _signing,
     "QUEUES": _queues,
 }
 

@@ -86,6 +86,10 @@ class InvalidTask(EmqError, TypeError):
     """The function cannot be a task."""
 
 
+class ForgedPayload(EmqError, ValueError):
+    """The payload does not carry the signature of this project for this job."""
+
+
 class UnknownTask(EmqError, LookupError):
     """No task is registered under this name."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -122,6 +122,24 @@ def decode(payload: bytes) -> Call:
     if not (isinstance(task, str) and isinstance(args, list) and isinstance(kwargs, dict)):
         raise ValueError("bad payload: it needs a text 'task', a list 'args' and a dict 'kwargs'")
     return Call(task, args, kwargs)
+
+
+def read(payload: bytes) -> Call:
+    """`decode` for people: refuses what is nested deeper than the queue would have admitted.
+
+    A worker hands such arguments on as they are; what walks through them to show them cannot.
+    """
+    call = decode(payload)
+    level: list[Any] = [call.args, call.kwargs]
+    for _ in range(DEPTH_MAX + 2):
+        level = [v for item in level if isinstance(item, (dict, list)) for v in _inner(item)]
+        if not level:
+            return call
+    raise ValueError(f"bad payload: it is nested deeper than {DEPTH_MAX} levels")
+
+
+def _inner(item: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return item.values() if isinstance(item, dict) else item
 
 
 def _sound(value: Any, root: str, path: tuple[Any, ...]) -> Any:

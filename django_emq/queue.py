@@ -17,7 +17,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from . import connections, registry, scripts
+from . import connections, registry, scripts, signing
 from .conf import Settings, settings
 from .connections import Client
 from .exceptions import EmqError, OutcomeUnknown
@@ -132,7 +132,10 @@ def _new_job(
 ) -> tuple[str, NewJob]:
     payload = encode(task.name, args, kwargs, limit=conf.max_payload)
     queue = check_queue(task.queue or conf.default_queue, conf.prefix)
-    return queue, NewJob(mint(), payload, task.priority, task.due, task.fields)
+    job_id = mint()
+    if conf.sign_payloads:
+        payload = signing.sealed(payload, job_id)
+    return queue, NewJob(job_id, payload, task.priority, task.due, task.fields)
 
 
 def _other(job: Job, verdict: int | EmqError) -> Job:

@@ -185,6 +185,11 @@ def get(name: str) -> Task[..., Any]:
         raise UnknownTask(_unknown("task", name, list(_tasks))) from None
 
 
+def find(name: str) -> Task[..., Any] | None:
+    """The task of this name, or None."""
+    return _tasks.get(name)
+
+
 def names() -> list[str]:
     """Names of all tasks, in order."""
     return sorted(_tasks)

@@ -25,7 +25,7 @@ WORKER = (
 )  # fmt: skip
 OPERATOR = (
     *PRODUCER, "reprocess", "requeue", "cancel", "remove", "drain", "obliterate", "update",
-    "pause", "resume", "state", "audit", "mend",
+    "pause", "resume", "state", "control", "unregister", "audit", "mend",
 )  # fmt: skip
 # What the admin's pages and the commands read beside the scripts: of a key, and of the server.
 READS = (

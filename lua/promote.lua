@@ -17,6 +17,10 @@ local schedule, pending, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local metrics, trail = KEYS[5], KEYS[6]
 local jobs, trail_max, batch = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
+if redis.call('ZCARD', schedule) == 0 then  -- an idle queue costs one look
+  return 0
+end
+
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 

@@ -24,6 +24,10 @@ local metrics, trail = KEYS[5], KEYS[6]
 local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
 local max_stalls, batch, dead_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
+if redis.call('ZCARD', active) == 0 then  -- an idle queue costs one look
+  return {-1, {}, {}}
+end
+
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import importlib.resources
 import os
 import shutil
@@ -37,6 +38,7 @@ from redis.retry import Retry
 
 GUARD = Path(__file__).with_name("server_guard.py")
 START_SECONDS = 10.0
+LOCK = Path(tempfile.gettempdir()) / f"emq-private-server-{os.getuid()}.lock"
 
 
 class NoServer(Exception):
@@ -198,18 +200,28 @@ def unused_database(client: redis.Redis) -> int:
 @contextlib.contextmanager
 def borrowed_database(url: str) -> Iterator[Server]:
     """An unused database of the server at `url`, emptied at the end."""
-    with contextlib.closing(Server(url).client()) as client:
+    with contextlib.ExitStack() as stack:
         try:
-            number = unused_database(client)
+            server, client = take_database(url)
         except redis.RedisError as error:
             raise NoServer(f"The server of REDIS_URL cannot be used: {error}") from None
-    server = Server(with_database(url, number))
-    with contextlib.closing(server.client()) as client:
-        client.ping()  # This connection stays open: it marks the database as taken.
-        try:
-            yield server
-        finally:
-            client.flushdb()
+        stack.callback(client.close)
+        stack.callback(client.flushdb)
+        yield server
+
+
+def take_database(url: str) -> tuple[Server, redis.Redis]:
+    """An unused database, and the connection that marks it as taken while it is open.
+
+    One process of this machine at a time looks and takes, as the two halves of a test run do.
+    """
+    with LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        with contextlib.closing(Server(url).client()) as client:
+            server = Server(with_database(url, unused_database(client)))
+        client = server.client()
+        client.ping()
+        return server, client
 
 
 @contextlib.contextmanager

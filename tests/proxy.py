@@ -15,15 +15,21 @@ __all__ = ["Act", "Proxy", "Rule"]
 class Rule:
     """What to do with the next calls of a script."""
 
-    def __init__(self, verb: str, act: Act, times: int, then: Callable[[], None] | None) -> None:
+    def __init__(
+        self, verb: str, act: Act, after: int, times: int, then: Callable[[], None] | None
+    ) -> None:
         self.mark = SCRIPTS[verb].sha.encode()
         self.act = act
+        self.spared = after
         self.left = times
         self.then = then
         self.fired = threading.Event()  # set once the rule has been used up
 
     def judge(self, data: bytes) -> Act:
         if not self.left or self.mark not in data:
+            return Act.PASS
+        if self.spared:
+            self.spared -= 1
             return Act.PASS
         self.left -= 1
         if self.then is not None:
@@ -41,10 +47,19 @@ class Proxy(FaultProxy):
         self._rules: list[Rule] = []
 
     def on(
-        self, verb: str, act: Act, *, times: int = 1, then: Callable[[], None] | None = None
+        self,
+        verb: str,
+        act: Act,
+        *,
+        after: int = 0,
+        times: int = 1,
+        then: Callable[[], None] | None = None,
     ) -> Rule:
-        """Do this with the next `times` requests that call the script; `then` runs with each."""
-        rule = Rule(verb, act, times, then)
+        """Do this with the next `times` requests that call the script; `then` runs with each.
+
+        :param after: so many are passed on before.
+        """
+        rule = Rule(verb, act, after, times, then)
         self._rules.append(rule)
         return rule
 

@@ -120,6 +120,7 @@ def test_a_right_report(report) -> None:
         ("completed b 2", "settled twice: 1, must be 0. b"),
         ("failed b 1", "settled twice: 1, must be 0. b"),
         ("completed c 2", "settled twice: 1, must be 0. c"),
+        ("released b 1", "settled by an old token: 1, must be 0. b"),
         ("claimed a 2", "claimed after their end: 1, must be 0. a"),
     ],
 )

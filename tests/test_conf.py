@@ -77,6 +77,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         "ASYNC_CONCURRENCY": 2,
         "TRAIL": "all",
         "REDACT": ["pin"],
+        "SIGN_PAYLOADS": "sign",
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -96,6 +97,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         async_concurrency=2,
         trail="all",
         redact=("pin",),
+        sign_payloads="sign",
         queues={"mail": QueueSettings(60, 1, 1000, Fixed(30))},
     )
 

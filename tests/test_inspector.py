@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from django_emq import inspector, scripts
 from django_emq.exceptions import JobGone, UnknownSet
 from django_emq.ids import mint
-from django_emq.inspector import Filter, Mark, ServerFacts
-from django_emq.inspector.server import findings
+from django_emq.inspector import Filter, Mark
 from django_emq.inspector.why import EVENTS
 from tests.admin.yard import TASK, admit, kill, make_yard, payload
 from tests.processes import wait_until
@@ -101,35 +100,6 @@ def test_a_large_payload_is_not_read_for_a_list(client, queue):
     assert inspector.job(client, queue, job_id).row.task == TASK
 
 
-@pytest.mark.parametrize(
-    ("info", "config", "words"),
-    [
-        (
-            {"maxmemory": 9, "maxmemory_policy": "allkeys-lru"},
-            {},
-            "maxmemory-policy is allkeys-lru",
-        ),
-        ({"maxmemory": 100, "used_memory": 95}, {}, "More than 90 % of maxmemory"),
-        ({}, {"appendonly": "no", "save": ""}, "a restart of the server loses all jobs"),
-        ({}, {"appendonly": "no", "save": "60 1"}, "Only snapshots are on"),
-        ({"role": "slave"}, {}, "This is a replica"),
-    ],
-)
-def test_what_may_cost_jobs_is_found(info, config, words):
-    """One sentence for each, and none for a server that is as it should be."""
-    good = {"role": "master", "maxmemory": 100, "used_memory": 1, "maxmemory_policy": "noeviction"}
-    fine = {"appendonly": "yes", "save": ""}
-    assert findings(ServerFacts(fence=scripts.VERSION, info=good, config=fine)) == []
-    (found,) = findings(ServerFacts(fence="", info=good | info, config=fine | config))
-    assert words in found
-
-
-def test_keys_of_another_version_are_told(client, redis):
-    redis.set("{emq}:version", "django_emq:99")
-    facts = inspector.server(client)
-    assert "The keys belong to django_emq:99, this is django_emq:1." in facts.findings
-
-
 # -- why --------------------------------------------------------------------------------------
 
 
@@ -145,7 +115,7 @@ def test_why_a_pending_job_waits(client, queue):
 
     scripts.pause(client, queue, by="anna", why="the disk is full")
     reason = why(client, queue, first).reasons[0]
-    assert reason.startswith(f"Queue '{queue}' is paused by anna since 20")
+    assert reason.startswith(f"Queue '{queue}' has been paused by anna since 20")
     assert reason.endswith("UTC. the disk is full")
     scripts.resume(client, queue, by="anna")
 
@@ -192,7 +162,7 @@ def test_why_an_active_job_runs(client, queue):
 
 def test_why_the_others(client, redis, queue):
     yard = make_yard(client, queue)
-    assert "It is in the morgue since 20" in told(client, queue, yard.dead[0])
+    assert "It has been in the morgue since 20" in told(client, queue, yard.dead[0])
     assert "ValueError: boom" in told(client, queue, yard.dead[0])
     assert "It was completed at 20" in told(client, queue, yard.done[0])
     assert "kept for another 10 min" in told(client, queue, yard.done[0])
@@ -275,8 +245,12 @@ def test_emq_why_of_a_job_that_is_gone(client, queue, capsys):
 
 
 def test_spans():
-    spans = [inspector.span(s) for s in (0.42, 9.94, 12, 59.4, 200, 7200, 90_000, 1e9)]
-    assert spans == ["0.4 s", "9.9 s", "12 s", "59 s", "3 min", "2 h", "1 d", "11574 d"]
+    """A unit is used from its double on, with a digit more where the figure is small."""
+    times = (0.42, 9.94, 9.99, 12, -98, 200, 5371, 7200, 90_000, 200_000, 1e9)
+    assert [inspector.span(seconds) for seconds in times] == [
+        "0.4 s", "9.9 s", "10 s", "12 s", "98 s", "3 min", "90 min", "2.0 h", "25 h", "2 d",
+        "11574 d",
+    ]  # fmt: skip
 
 
 def test_each_event_of_the_trail_has_words():

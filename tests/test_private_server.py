@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import private_server as module
@@ -225,6 +226,20 @@ def test_two_runs_take_two_databases(their_url):
     """An empty database that somebody is connected to is taken."""
     with private_server() as one, private_server() as other:
         assert one.url != other.url
+
+
+def test_runs_that_begin_in_one_moment_take_different_databases(their_url):
+    """Each looks, and then takes: who comes second looks again."""
+    together = threading.Barrier(6)
+
+    def run(_: int) -> str:
+        together.wait()
+        with private_server() as server:
+            together.wait()
+            return server.url
+
+    with ThreadPoolExecutor(6) as pool:
+        assert len(set(pool.map(run, range(6)))) == 6
 
 
 def test_a_full_server_is_left_alone(their_url):

@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_emq import connections, scripts
-from django_emq.management.commands.emq_stats import span, table
+from django_emq.management.commands.emq_stats import table
 from tests.probe.tasks import mark
 from tests.processes import Worker, manage, wait_until
 
@@ -109,22 +109,6 @@ def test_a_name_that_is_none():
     ended = manage("emq_stats", "no good")
     assert ended.returncode == 1
     assert "Queue name 'no good' is not allowed" in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.41, "0.4 s"),
-        (12, "12 s"),
-        (185, "3.1 min"),
-        (3599, "60 min"),
-        (7200, "2.0 h"),
-        (2e5, "2 d"),
-    ],
-)
-def test_spans_for_people(seconds, text):
-    """The unit that fits, and a digit more where it is small."""
-    assert span(seconds) == text
 
 
 def test_columns_are_as_wide_as_their_widest_cell():

@@ -226,7 +226,7 @@ def test_d3_a_burst_wakes_all(client, redis, queue, theirs):
     )
     enqueue_some(client, queue, 80)
     assert waiters.join() == Waiters.COUNT
-    assert clock.seconds < 1
+    assert clock.seconds < 5
 
 
 def test_d3_real_workers_are_woken(client, redis, queue, probe):
@@ -246,7 +246,7 @@ def test_d3_real_workers_are_woken(client, redis, queue, probe):
         for _ in range(80):
             nap.enqueue(30)
         wait_until(lambda: len(holders()) == 2, what="both workers at work")
-        assert clock.seconds < 1
+        assert clock.seconds < 5
 
 
 def test_d5_resume_wakes(client, redis, queue, theirs):

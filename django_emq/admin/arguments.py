@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 
-from .. import registry
-from ..exceptions import UnknownTask
 from ..jobs import Call
-
-MASK = "••••••"
+from ..redact import MASK, parameters
 
 
 def hide(value: Any, names: Iterable[str]) -> Any:
@@ -36,7 +31,7 @@ def shown(call: Call, names: Iterable[str]) -> Call:
     hidden = {name.casefold() for name in names}
     args = [
         MASK if parameter.casefold() in hidden else hide(value, names)
-        for value, parameter in zip(call.args, _parameters(call), strict=True)
+        for value, parameter in zip(call.args, parameters(call), strict=True)
     ]
     return Call(call.task, args, hide(call.kwargs, names))
 
@@ -69,18 +64,3 @@ def pretty(value: Any) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def _parameters(call: Call) -> list[str]:
-    """The names of the parameters that the positional arguments go to, '' where unknown."""
-    names: list[str] = []
-    parameters: Iterable[inspect.Parameter] = ()
-    with suppress(UnknownTask, TypeError, ValueError):  # a task of another version of the code
-        parameters = inspect.signature(registry.get(call.task).func).parameters.values()
-    for parameter in parameters:
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            names.append(parameter.name)
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            names += [parameter.name] * len(call.args)
-    names += [""] * len(call.args)
-    return names[: len(call.args)]

@@ -11,8 +11,11 @@ from django.utils.translation import gettext_lazy as _
 
 from ..conf import settings
 from ..exceptions import EmqError
-from ..jobs import Call, decode, encode
-from .arguments import MASK, restore, shown
+from ..jobs import Call, encode, read
+from ..redact import MASK
+from .arguments import restore, shown
+
+REPLACED = ("args", "kwargs", "sig")
 
 CHANGED = _(
     "Somebody has changed the arguments since this form was opened. Nothing was saved: look at the "
@@ -56,7 +59,7 @@ class PayloadForm(forms.Form):
 
     def __init__(self, old: bytes, data: Any = None) -> None:
         try:
-            self.call = decode(old)
+            self.call = read(old)
             self.body: dict[str, Any] = json.loads(old)
         except ValueError:
             self.call, self.body = Call("", [], {}), {}
@@ -87,7 +90,7 @@ class PayloadForm(forms.Form):
             body = json.loads(encode(self.call.task, args, kwargs, limit=limit))
         except EmqError as error:
             raise forms.ValidationError(str(error)) from error
-        # What else the payload says, options for instance, stays.
-        rest = {name: value for name, value in self.body.items() if name not in ("args", "kwargs")}
+        # What else the payload says, options for instance, stays; a signature no longer holds.
+        rest = {name: value for name, value in self.body.items() if name not in REPLACED}
         self.payload = json.dumps({**rest, **body}, separators=(",", ":"))
         return cleaned

@@ -9,9 +9,10 @@ from typing import Any
 from .. import inspector
 from ..conf import settings
 from ..inspector import JobDetail, Worker
-from ..jobs import Call, decode
+from ..jobs import Call, read, shorten
 from .arguments import hide, pretty, shown
 
+SHOWN_MAX = 256 * 1024  # bytes of a payload or a result: more is no help to anybody
 # Fields of the row that the page shows in places of their own.
 ELSEWHERE = {"traceback", "result", "last_error", "payload", "progress", "logs"}
 BAD = {"refused", "failed", "died", "buried", "reaped"}
@@ -28,7 +29,7 @@ def describe(detail: JobDetail, workers: Sequence[Worker]) -> dict[str, Any]:
         "why": why,
         "call": call,
         "damage": damage,
-        "payload": pretty({"args": call.args, "kwargs": call.kwargs}) if call else "",
+        "payload": _pretty({"args": call.args, "kwargs": call.kwargs}) if call else "",
         "fields": sorted((n, v) for n, v in row.fields.items() if n not in ELSEWHERE),
         "traceback": row.fields.get("traceback", ""),
         "result": _result(row.fields.get("result", "")),
@@ -44,16 +45,20 @@ def _call(payload: bytes | None) -> tuple[Call | None, str]:
     if payload is None:
         return None, ""
     try:
-        return shown(decode(payload), settings().redact), ""
+        return shown(read(payload), settings().redact), ""
     except ValueError as error:
         return None, str(error)
 
 
 def _result(text: str) -> str:
     try:
-        return pretty(hide(json.loads(text), settings().redact)) if text else ""
+        return _pretty(hide(json.loads(text), settings().redact)) if text else ""
     except (ValueError, RecursionError):
-        return text
+        return shorten(text, SHOWN_MAX)
+
+
+def _pretty(value: Any) -> str:
+    return shorten(pretty(value), SHOWN_MAX)
 
 
 def _percent(text: str) -> float | None:

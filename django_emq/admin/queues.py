@@ -10,8 +10,9 @@ from django.contrib.admin.utils import quote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
-from .. import inspector, scripts
+from .. import inspector, scripts, signing
 from ..exceptions import JobGone, Refused
 from ..inspector import SETS, Filter, JobRow, Mark
 from .acting import AGES, Acting, filter_fields, read_filter
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
 QUEUES_MAX = 100  # on one page
 ROWS = 50  # jobs on one page
 EDITABLE = ("pending", "schedule", "dead")
+# What the order of a set is, and its reverse.
+ORDERS = {
+    "pending": (gettext_lazy("next to run first"), gettext_lazy("last to run first")),
+    "active": (gettext_lazy("first to lapse first"), gettext_lazy("last to lapse first")),
+    "schedule": (gettext_lazy("first due first"), gettext_lazy("last due first")),
+    "dead": (gettext_lazy("oldest death first"), gettext_lazy("newest death first")),
+    "done": (gettext_lazy("first to go first"), gettext_lazy("last to go first")),
+}
 
 
 class QueueAdmin(Acting):
@@ -134,6 +143,7 @@ class QueueAdmin(Acting):
             tabs=[(one, stats.counts[one]) for one in SETS],
             wanted=filtered,
             ages=AGES,
+            orders=ORDERS[name],
             buttons=self.buttons(request, name),
             query=wanted,
             fields=filter_fields(filtered),
@@ -186,7 +196,8 @@ class QueueAdmin(Acting):
             by = request.user.get_username()
             request.META["emq.sent"] = 0
             try:
-                scripts.update(client(), queue, job_id, form.payload, by=by, was=row.payload)
+                payload = signing.sealed(form.payload, job_id)
+                scripts.update(client(), queue, job_id, payload, by=by, was=row.payload)
             except Refused as refusal:
                 messages.error(request, _("Nothing was changed: %(why)s") % {"why": refusal})
             else:

@@ -11,7 +11,7 @@ from .. import scripts
 from ..connections import Client
 from ..exceptions import JobGone
 from ..ids import is_job_id, minted_at
-from ..jobs import Call, decode
+from ..jobs import Call, read
 from ..keys import queue_keys
 from ._read import SETS, ask, instant, number, text, texts, to_ms
 from .queues import check_set
@@ -26,6 +26,7 @@ _LISTED = (
     "attempts", "failures", "stalls", "max_attempts", "max_stalls", "priority", "last_error",
     "worker", "started_at", "finished_at", "progress", "settled",
 )  # fmt: skip
+_WITH_PAYLOAD = (*_LISTED, "payload")
 
 
 class Mark(NamedTuple):
@@ -97,7 +98,7 @@ class JobRow:
         if self.payload is None:
             return None
         try:
-            return decode(self.payload)
+            return read(self.payload)
         except ValueError:
             return None
 
@@ -233,24 +234,20 @@ def load_places(
     """`load` for entries of the same set of several queues, in two round trips as well."""
     keys = [queue_keys(queue, client.prefix).job(mark.id) for queue, mark in places]
 
-    def build(pipeline: Any) -> None:
-        for key in keys:
-            pipeline.hmget(key, _LISTED)
-            pipeline.hstrlen(key, "payload")
+    replies = ask(client, lambda p: [p.hstrlen(key, "payload") for key in keys], loose=True)
+    sizes = [size if isinstance(size, int) else 0 for size in replies]
 
-    replies = ask(client, build, loose=True)
-    sizes = [size if isinstance(size, int) else 0 for size in replies[1::2]]
-    small = [at for at, size in enumerate(sizes) if 0 < size <= PAYLOAD_MAX]
-    bodies = ask(client, lambda p: [p.hget(keys[at], "payload") for at in small], loose=True)
-    payloads = dict(zip(small, bodies, strict=True))
+    def build(pipeline: Any) -> None:
+        for key, size in zip(keys, sizes, strict=True):
+            pipeline.hmget(key, _WITH_PAYLOAD if 0 < size <= PAYLOAD_MAX else _LISTED)
+
     rows = []
-    for at, (queue, mark) in enumerate(places):
-        values = replies[2 * at]
+    replies = ask(client, build, loose=True)
+    for (queue, mark), size, values in zip(places, sizes, replies, strict=True):
         listed = values if isinstance(values, list) else []
         fields = {n: text(v) for n, v in zip(_LISTED, listed, strict=False) if v is not None}
-        payload = payloads.get(at)
-        body = payload if isinstance(payload, bytes) else None
-        rows.append(JobRow(queue, mark.id, name, mark.score, fields, body, sizes[at], now_ms))
+        payload = listed[-1] if len(listed) > len(_LISTED) else None
+        rows.append(JobRow(queue, mark.id, name, mark.score, fields, payload, size, now_ms))
     return rows
 
 

@@ -64,11 +64,15 @@ def explain(detail: JobDetail, found: Sequence[Worker]) -> Why:
 
 
 def span(seconds: float) -> str:
-    """A time span for people: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+    """A time span for people: 0.4 s, 98 s, 3 min, 90 min, 2.4 h, 36 h, 5 d.
+
+    A unit is used from its double on, so that nothing is rounded by half; `emq.js` does the same.
+    """
     seconds = abs(seconds)
-    for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
-            return f"{seconds / unit:.{0 if seconds >= 10 else 1}f} {name}"
+            value = seconds / unit
+            return f"{value:.{1 if value < 9.95 and unit != 60 else 0}f} {name}"
     return f"{seconds / 86400:.0f} d"
 
 
@@ -147,7 +151,7 @@ def _active(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
 
 def _dead(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
     row = detail.row
-    yield _("It is in the morgue since %(at)s: %(error)s") % {
+    yield _("It has been in the morgue since %(at)s: %(error)s") % {
         "at": clock(row.ended_at),
         "error": row.error_line or _("no error was noted"),
     }
@@ -203,7 +207,7 @@ def _paused(queue: str, meta: dict[str, str], since: datetime | None) -> str:
     if since is None:
         sentence = _("Queue '%(queue)s' is paused by %(by)s.") % facts
     else:
-        sentence = _("Queue '%(queue)s' is paused by %(by)s since %(at)s.") % facts
+        sentence = _("Queue '%(queue)s' has been paused by %(by)s since %(at)s.") % facts
     return f"{sentence} {facts['why']}".rstrip()
 
 

@@ -57,7 +57,7 @@ def emq_asked(worker: inspector.Worker) -> str:
 
 @register.filter
 def emq_span(seconds: float | None) -> str:
-    """Seconds for people: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
+    """Seconds for people: 0.4 s, 98 s, 3 min, 2.4 h, 5 d."""
     return "-" if seconds is None else inspector.span(float(seconds))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import traceback
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..backoff import DEFAULT, resolve
@@ -12,6 +13,7 @@ from ..context import JobContext
 from ..exceptions import Bury, Discard, EmqError, PayloadTooLarge, Retry, Snooze, UnknownTask
 from ..jobs import due_in, shorten
 from ..log import get_logger
+from ..redact import eraser
 from ..registry import AnyTask
 
 logger = get_logger("worker")
@@ -48,35 +50,42 @@ def failed(context: JobContext, task: AnyTask | None, error: BaseException) -> O
     Where the outcome cannot be worked out, for instance because the task's backoff cannot be
     imported, the attempt has failed and the default policy says when the next one is.
     """
+    erase = eraser(context.claimed.payload)
     try:
-        return _failed(context, task, error)
+        return _failed(context, task, error, erase)
     except Exception:
-        logger.exception("the outcome of %r could not be worked out", context)
+        # The traceback tells of the job's error too, so it is not left to the handlers.
+        why = erase(traceback.format_exc())
+        logger.error("the outcome of %r could not be worked out: %s", context, why)
         delay_ms = int(DEFAULT(context.attempt) * 1000)
-        details = (delay_ms, shorten(describe(error)), _trace(error))
+        details = (delay_ms, shorten(erase(describe(error))), _trace(error, erase))
         return Outcome("retry", context, details, Settings().max_attempts)
 
 
-def _failed(context: JobContext, task: AnyTask | None, error: BaseException) -> Outcome:
+def _failed(
+    context: JobContext, task: AnyTask | None, error: BaseException, erase: Callable[[str], str]
+) -> Outcome:
     """The outcome of a task that raised.
 
     :param task: None when the payload could not be read, or names no task of this worker.
+    :param erase: takes secrets out of a text.
     """
     if isinstance(error, Snooze):
         return Outcome("snooze", context, (due_in(error.in_),))
     if isinstance(error, Discard):
         return Outcome("discard", context)
     if isinstance(error, Bury):
-        return Outcome("bury", context, (shorten(error.reason or "buried by its task"), ""))
+        return Outcome("bury", context, (shorten(erase(error.reason or "buried by its task")), ""))
     if task is None and not isinstance(error, UnknownTask):
-        return Outcome("bury", context, (shorten(describe(error)), ""))
+        return Outcome("bury", context, (shorten(erase(describe(error))), ""))
     conf = settings().queue(context.queue)
     own = task.backoff if task is not None else None
     policy = conf.backoff if own is None else resolve(own)
     if isinstance(error, Retry):
-        text, trace = error.reason or "the task asked for a retry", ""
+        text, trace = erase(error.reason or "the task asked for a retry"), ""
     else:
-        text, trace = describe(error), "" if task is None else _trace(error)
+        text = erase(describe(error))
+        trace = "" if task is None else _trace(error, erase)
     seconds = error.in_ if isinstance(error, Retry) else None
     if seconds is None:
         seconds = policy(context.attempt, error)
@@ -97,9 +106,9 @@ def describe(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def _trace(error: BaseException) -> str:
+def _trace(error: BaseException, erase: Callable[[str], str]) -> str:
     try:
-        return shorten("".join(traceback.format_exception(error)))
+        return shorten(erase("".join(traceback.format_exception(error))))
     except BaseException:  # likewise
         return "(the traceback could not be written)"
 

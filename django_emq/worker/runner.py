@@ -11,7 +11,8 @@ from typing import Protocol
 
 from asgiref.sync import sync_to_async
 
-from .. import registry
+from .. import registry, signing
+from ..conf import settings
 from ..context import JobContext, enter
 from ..jobs import Call, Claimed, decode
 from ..registry import AnyTask
@@ -53,6 +54,7 @@ class Runner:
         self.jobs = 0
         self.running: JobContext | None = None
         self._context = fresh_context()
+        self._signed = settings().sign_payloads
 
     def run(self) -> None:
         """Run jobs until the inbox yields None."""
@@ -100,7 +102,10 @@ class Runner:
     def _attempt(self, context: JobContext) -> Outcome | None:
         task = None
         try:
-            call = decode(context.claimed.payload)
+            claimed = context.claimed
+            if self._signed:
+                signing.check(claimed.payload, claimed.id)
+            call = decode(claimed.payload)
             context.task = call.task
             task = registry.get(call.task)
             if task.lease_ms:

@@ -76,7 +76,6 @@ class Supervisor:
 
     def run(self) -> int:
         """Work until stopped, and return the exit status. No single error ends this loop."""
-        scripts.register(self.client, self.options.queues)
         restore = watch_signals(self._bell.signal_fd)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # its number rings the bell
         try:

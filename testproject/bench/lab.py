@@ -61,6 +61,11 @@ class Lab:
         """What the server has counted."""
         return self.info("stats", "total_commands_processed")
 
+    def calls(self, names: Iterable[str]) -> float:
+        """How often these commands have been carried out."""
+        facts: dict[str, Any] = self.redis.info("commandstats")
+        return float(sum(facts.get(f"cmdstat_{name}", {}).get("calls", 0) for name in names))
+
     def fill(self, task: AnyTask, first: int = 0, end: int | None = None) -> None:
         """Enqueue one job of a task for each line of the board, or for a range of them."""
         end = self.jobs if end is None else end

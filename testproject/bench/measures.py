@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django_emq.registry import AnyTask
 
-from . import producers, waits
+from . import pages, producers, waits
 from .drains import Figures, ceiling, drain
 from .sizes import Sizes
 from .tasks import anoop, answer, noop
@@ -30,6 +30,18 @@ class Figure:
     redis_at_most: float | None = None
 
 
+PAGES = {
+    "queues": "admin: all queues",
+    "pending": "admin: a queue, the first of 1,000,000 pending jobs",
+    "deep": "admin: the same from the middle",
+    "dead": "admin: a queue, the newest of 200,000 dead jobs",
+    "filter": "admin: those with one error",
+    "job": "admin: a job",
+    "confirm": "admin: the question before 200,000 are requeued",
+    "morgue": "admin: morgue",
+    "workers": "admin: workers",
+    "server": "admin: server",
+}
 FIGURES = (
     Figure("ceiling", "bare loop: claim and complete 50 at once, no job run", "jobs/s"),
     Figure("drain_1", "one process", "jobs/s", at_least=1.0, of="ceiling"),
@@ -55,6 +67,7 @@ FIGURES = (
     Figure("pickup_busy_p99_ms", "busy worker, 99 of 100 jobs", "ms"),
     Figure("hostage_ms", "200 jobs behind one of 3 s, two workers", "ms", at_most=300),
     Figure("idle_commands", "of one idle worker in 10 s", "commands", at_most=5),
+    Figure("idle_calls", "what it sends, without what its scripts do", "calls"),
     Figure("commands_per_job", "counted by the server, inside scripts too", "commands"),
     Figure("server_us_per_job", "processor time of the server", "µs"),
     Figure(
@@ -63,6 +76,9 @@ FIGURES = (
     Figure("rss_mb", "one worker after 50,000 jobs", "MB"),
     Figure("rss_mb_1m", "one worker after 1,000,000 jobs", "MB"),
     Figure("rss_growth_mb", "the difference", "MB", at_most=3),
+    Figure("admin", "slowest page of the admin", "ms", at_most=150),
+    Figure("admin_calls", "most round trips of a page, database included", "calls", at_most=25),
+    *(Figure(f"admin_{name}_ms", what, "ms") for name, what in PAGES.items()),
 )
 KEYS = tuple(figure.key for figure in FIGURES)
 
@@ -118,9 +134,10 @@ MEASURES = (
     ),
     Measure(waits.pickup_busy, ("pickup_busy_p99_ms",)),
     Measure(waits.hostage, ("hostage_ms",)),
-    Measure(waits.idle, ("idle_commands",)),
+    Measure(waits.idle, ("idle_commands", "idle_calls")),
     Measure(producers.bytes_per_job, ("bytes_per_job",)),
     Measure(waits.memory, ("rss_mb", "rss_mb_1m", "rss_growth_mb")),
+    Measure(pages.admin, ("admin", "admin_calls", *(f"admin_{name}_ms" for name in PAGES))),
 )
 
 

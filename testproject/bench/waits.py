@@ -22,6 +22,7 @@ from .tasks import hold, noop
 PAUSE = 0.005  # seconds between two single jobs
 HOLD = 0.1  # seconds of the job that keeps one runner busy
 ROUND = 20  # single jobs that are sent meanwhile
+SENT = ("evalsha", "blpop")  # what a worker at rest sends; the rest is inside its scripts
 WARM = 1000  # jobs that a worker runs before it is measured
 
 
@@ -108,11 +109,12 @@ def idle(sizes: Sizes) -> Figures:
     with lab(WARM) as bench:
         with bench.worker():
             _warm(bench, 0, sizes)
-            before = bench.commands()
+            sent, before = bench.calls(SENT), bench.commands()
             time.sleep(sizes.idle_seconds)
             counted = bench.commands() - before - 1  # the look itself
+            sent = bench.calls(SENT) - sent
         bench.check()
-    return {"idle_commands": counted}
+    return {"idle_commands": counted, "idle_calls": sent}
 
 
 def memory(sizes: Sizes) -> Figures:

@@ -85,7 +85,7 @@ def refuse(scene: Scene) -> Harm:
     """They are cut, and no new ones are taken for a while."""
     lane = scene.lane()
     lane.refuse()
-    return scene.dice.uniform(0.3, 1.5), lane.allow
+    return scene.dice.choice((0.3, 1.0, 1.5 * LEASE)), lane.allow
 
 
 def half_close(scene: Scene) -> Harm:
@@ -137,14 +137,17 @@ def fill_server(scene: Scene) -> Harm:
     return scene.dice.uniform(0.3, 1.0), lambda: scene.redis.config_set("maxmemory", 0)
 
 
+# Those that let leases lapse while their holders live come twice as often: the fence is for them.
 FAULTS: tuple[Callable[[Scene], Harm], ...] = (
     kill_child,
     kill_worker,
     kill_supervisor,
     kill_reaper,
     stop_worker,
+    stop_worker,
     stop_reaper,
     cut,
+    refuse,
     refuse,
     half_close,
     delay,

@@ -68,13 +68,16 @@ class Ledger:
             job, token = line.split()
             yield Mark(job, int(token))
 
-    def trail(self, *events: str) -> Iterator[Mark]:
-        """The entries of these events, in order."""
+    def entries(self) -> Iterator[tuple[str, Mark]]:
+        """The whole trail, in the order in which the server did what it says."""
         for line in self.trail_path.read_text().splitlines():
             event, job, token = line.split()
-            if event in events:
-                yield Mark(job, int(token))
+            yield event, Mark(job, int(token))
+
+    def trail(self, *events: str) -> Iterator[Mark]:
+        """The entries of these events, in order."""
+        return (mark for event, mark in self.entries() if event in events)
 
     def events(self) -> Counter[str]:
         """How many entries there are of each event."""
-        return Counter(line.split()[0] for line in self.trail_path.read_text().splitlines())
+        return Counter(event for event, _ in self.entries())

@@ -43,7 +43,7 @@ class Report:
     started: int  # processes
     early: int  # processes that found no server at their start
     deserters: list[str]  # logs of those that ended by themselves later
-    admitted: dict[str, int | None]  # jobs, with the result that is to be kept
+    admitted: dict[str, float | None]  # jobs, with the result that is to be kept
     said: dict[str, int]  # what the producers were told
     ledger: Ledger
     rest: Rest
@@ -97,6 +97,18 @@ class Report:
         return sorted(twice | set(_repeated(self.ledger.trail(*SETTLED))))
 
     @cached_property
+    def by_strangers(self) -> list[str]:
+        """Jobs that were settled by another token than that of their newest claim."""
+        newest: dict[str, int] = {}
+        wrong = set()
+        for event, mark in self.ledger.entries():
+            if event == "claimed":
+                newest[mark.job] = mark.token
+            elif event in SETTLED and mark.token < newest.get(mark.job, 0):
+                wrong.add(mark.job)
+        return sorted(wrong)
+
+    @cached_property
     def risen(self) -> list[str]:
         """Jobs that were claimed after they had ended."""
         ends = {mark.job: mark.token for mark in self.ledger.trail(*FINAL)}
@@ -144,6 +156,7 @@ class Report:
         yield "run twice under one token", self.run_twice
         yield "claimed twice under one token", self.claimed_twice
         yield "settled twice", self.settled_twice
+        yield "settled by an old token", self.by_strangers
         yield "claimed after their end", self.risen
         yield "kept results missing or wrong", self.bad_results
         yield "times the books did not balance", self.unbalanced

@@ -113,7 +113,7 @@ class Storm:
         deck = self._deck()
         ends = time.monotonic() + self.seconds
         next_at = said_at = time.monotonic()
-        while (now := time.monotonic()) < ends or len(self.faults) < len(FAULTS):
+        while (now := time.monotonic()) < ends or len(self.faults) < len(set(FAULTS)):
             if now > ends + PATIENCE:
                 raise CommandError(f"Too slow: of all faults only these came: {[*self.faults]}.")
             if now >= next_at:

@@ -394,9 +394,13 @@ def test_the_chart_is_that_of_the_counters(client, queue):
     at = datetime(2030, 1, 1, tzinfo=UTC)
     drawn = chart([Minute(at, 7, 4, 1), Minute(at, 0, 0, 0)])
     assert (drawn.top, drawn.enqueued, drawn.finished, drawn.failed) == (10, 7, 4, 1)
-    assert [bar.height for bar in drawn.bars] == [HEIGHT * 0.4, 0]
-    assert [bar.failed_y for bar in drawn.bars] == [HEIGHT * 0.9, HEIGHT]
+    assert drawn.finished_path == f"M0.00,{HEIGHT}v-40.00h298.50v40.00z"
+    assert drawn.failed_path == f"M0.00,{HEIGHT}v-10.00h298.50v10.00z"
     assert drawn.line == "150.00,30.00"
+    assert [(zone.x, zone.title) for zone in drawn.zones] == [
+        ("0.00", "00:00: 7 enqueued, 4 finished, 1 failed"),
+        ("300.00", "00:00: 0 enqueued, 0 finished, 0 failed"),
+    ]
     assert chart([]).top == 1
     admit(client, queue, [payload() for _ in range(3)])
     assert sum(m.enqueued for m in inspector.last_hour(client, [queue])) == 3

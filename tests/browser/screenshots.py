@@ -33,6 +33,6 @@ def test_pictures(page, client):
 
 
 def save(picture, path):
-    """A picture of a page has few colours: a palette makes it a quarter as large."""
+    """A picture of a page has few colours: a palette makes it a third as large."""
     with Image.open(BytesIO(picture)) as image:
-        image.convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)

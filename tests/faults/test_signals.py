@@ -38,7 +38,7 @@ def short_grace(probe, client, number, processes):
         worker.signal(number)
         clock = Clock()
         assert worker.wait() == 0
-        assert 0.5 <= clock.seconds < 3
+        assert 0.5 <= clock.seconds < 10
     row = inspector.row(client, QUEUE, job.id)
     assert (row["state"], row["attempts"]) == ("pending", "1")
     assert not {"failures", "stalls"} & set(row)
@@ -60,7 +60,7 @@ def two_signals(probe, client, number, processes):
         worker.signal(number)
         clock = Clock()
         assert worker.wait() == 0
-        assert clock.seconds < 3
+        assert clock.seconds < 10
     assert inspector.state(client, QUEUE, job.id) == "pending"
     assert probe.marks() == []
 

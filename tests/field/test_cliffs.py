@@ -44,7 +44,7 @@ def test_B117_very_many_jobs_due_at_once(probe, client, lone, tmp_path):
             wait_until(lambda: client.raw.zcard(schedule) < DUE)
             clock = Clock()
             probe.wait_for(1)
-            assert clock.seconds < 1
+            assert clock.seconds < 5
             wait_until(lambda: client.raw.zcard(schedule) == 0)
             assert clock.seconds < 20
         assert longest() < 0.1

@@ -45,6 +45,7 @@ class Base:
         self.jobs: dict[str, Job] = {}
         self.totals: Counter[str] = Counter()
         self.trail: list[tuple[str, str, str]] = []  # event, id, token: of the last call
+        self.dead_max = 10_000
         self.wake = False
         self.meta: dict[str, Any] = {}
         self.used, self.window_ends = 0, Ms(0, 0)  # claims in the window of the rate limit
@@ -87,6 +88,11 @@ class Base:
         for job in jobs:
             del self.jobs[job.id]
         return len(jobs)
+
+    def keep_cap(self) -> None:
+        """The morgue is full: the oldest go."""
+        dead = self.inside("dead")
+        self.count("trimmed", self.forget(dead[: max(len(dead) - self.dead_max, 0)]))
 
     def count(self, name: str, n: int = 1) -> None:
         self.totals += Counter({name: n})

@@ -73,6 +73,11 @@ def _defects() -> list[Defect]:
     defect(
         "update", "a held job gets another payload", ("redis.call('ZSCORE', active, id)", "false")
     )
+    for verb, place in {"requeue": "set", "cancel": "names[set]", "remove": "where"}.items():
+        elsewhere = f"only ~= '' and {place} ~= only then"
+        defect(verb, "what is elsewhere by now is moved too", (elsewhere, "false then"))
+    defect("update", "another payload than the one that was read goes", ("was ~= ''", "false"))
+    defect("unregister", "a queue that is served goes off the list", ("return 0", ""))
 
     # One place.
     for verb in ("retry", "snooze", "release", "bury", "discard"):
@@ -120,6 +125,8 @@ def _defects() -> list[Defect]:
         "a lost lease spends a failure",
         ("'state', 'pending', 'stalls'", "'state', 'pending', 'failures'"),
     )
+    for verb in ("retry", "bury", "reap", "cancel"):
+        defect(verb, "the morgue has no cap", ("over > 0", "false"))
     defect("reprocess", "the stalls of the last life stay", ("'stalls', ", ""))
     defect("claim", "a paused queue is claimed", ("if limits[1] then", "if false then"))
     defect(

@@ -94,7 +94,9 @@ class Fenced(Base):
         def again(job: Job) -> str:
             return "dead" if job.place == "dead" else "scheduled"
 
-        return self._settle("retry", items, act, again)
+        verdicts = self._settle("retry", items, act, again)
+        self.keep_cap()
+        return verdicts
 
     def snooze(self, items: list[Any]) -> list[Any]:
         first = self.first_due()
@@ -133,7 +135,9 @@ class Fenced(Base):
             self.note("buried", job.id, job.token)
             return 1
 
-        return self._settle("bury", items, act)
+        verdicts = self._settle("bury", items, act)
+        self.keep_cap()
+        return verdicts
 
     def discard(self, items: list[Any]) -> list[Any]:
         def act(job: Job, item: Any) -> int:

@@ -12,10 +12,11 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from django_emq import connections, scripts
+from django_emq import connections, scripts, upkeep
 from django_emq.exceptions import EmqError
-from django_emq.jobs import Claims, NewJob, Reaped
+from django_emq.jobs import NewJob
 from django_emq.keys import queue_keys, reserve_keys
+from tests.model.answers import matches, plain, texts
 from tests.model.look import Ms, look, pass_ms
 from tests.model.model import Model
 
@@ -27,6 +28,7 @@ A_LITTLE = 1_000
 WORKERS = ("w1", "w2", "w3")
 PRODUCERS = ("p1", "p2")
 
+DEADLY = ("retry", "bury", "reap", "cancel")
 REFUSALS = ("StaleToken", "JobGone", "JobHeld", "NotInState", "KindRefused", "RateLimited")
 
 units = st.integers(1, 2).map(lambda n: n * UNIT)
@@ -51,6 +53,7 @@ class Machine(RuleBasedStateMachine):
         self.queue = f"model-{next(queues)}"
         self.keys = queue_keys(self.queue)
         self.model = Model()
+        self.client.dead_max = self.model.dead_max = 4
         self.since = ""
         self.tokens: list[tuple[str, int]] = []  # all that were ever handed out
         self.ids: list[str] = []
@@ -69,8 +72,10 @@ class Machine(RuleBasedStateMachine):
 
     def do(self, verb: str, *args: Any, **kwargs: Any) -> Any:
         """Carry out a verb; the answer."""
+        if verb in DEADLY:
+            self._tick()
         try:
-            answer = _plain(getattr(scripts, verb)(self.client, self.queue, *args, **kwargs))
+            answer = plain(getattr(scripts, verb)(self.client, self.queue, *args, **kwargs))
         except EmqError as error:
             answer = type(error).__name__
         for verdict in answer if isinstance(answer, list) else [answer]:
@@ -79,6 +84,13 @@ class Machine(RuleBasedStateMachine):
         note(f"    {verb} {args} {kwargs} -> {answer}")
         self._compare(lambda: self._same(answer, getattr(self.model, verb)(*args, **kwargs), verb))
         return answer
+
+    def _tick(self) -> None:
+        """Let a millisecond begin: so who dies now is younger than all that is in the morgue."""
+        now = self.time
+        while now <= self.time:
+            seconds, micros = self.client.raw.time()
+            now = seconds * 1000 + micros // 1000
 
     def _compare(self, step: Callable[[], None] = lambda: None) -> None:
         """Look at the server, take the step in the model, and compare everything."""
@@ -92,10 +104,10 @@ class Machine(RuleBasedStateMachine):
             expected = {job.id: job.score for job in model.inside(name)}
             self._same(found.sets[name], expected, name)
         rows = {job.id: job.row for job in model.jobs.values()}
-        self._same(found.rows, {i: _texts(row) for i, row in rows.items()}, "rows")
+        self._same(found.rows, {i: texts(row) for i, row in rows.items()}, "rows")
         logs = {job.id: job.logs for job in model.jobs.values() if job.logs}
         self._same(found.logs, logs, "logs")
-        self._same(found.meta, _texts(model.meta), "meta")
+        self._same(found.meta, texts(model.meta), "meta")
         self._same(found.wake, int(model.wake), "wake")
         open_ = model.used and not model.due(model.window_ends)
         self._same(found.limiter, model.used if open_ else 0, "limiter")
@@ -122,7 +134,7 @@ class Machine(RuleBasedStateMachine):
                     job.row[name] = Ms(at, at)
 
     def _same(self, found: Any, expected: Any, what: str) -> None:
-        assert _matches(found, expected), f"{what}:\n  server {found}\n  model  {expected}"
+        assert matches(found, expected), f"{what}:\n  server {found}\n  model  {expected}"
 
     def item(self, pick: int) -> tuple[str, int]:
         """An id and a token: the newest of a job that is held, or one beside it, or an old one."""
@@ -282,21 +294,22 @@ class Machine(RuleBasedStateMachine):
 
     # -- operators ----------------------------------------------------------------------------
 
-    @rule(picks=some)
-    def requeue(self, picks):
-        self.do("requeue", [self.id(pick) for pick in picks], by="ada")
+    @rule(picks=some, only=st.sampled_from(("", "active", "schedule")))
+    def requeue(self, picks, only):
+        self.do("requeue", [self.id(pick) for pick in picks], by="ada", only=only)
 
-    @rule(picks=some)
-    def cancel(self, picks):
-        self.do("cancel", [self.id(pick) for pick in picks], by="ada")
+    @rule(picks=some, only=st.sampled_from(("", "active", "schedule", "pending")))
+    def cancel(self, picks, only):
+        self.do("cancel", [self.id(pick) for pick in picks], by="ada", only=only)
 
     @rule(picks=some)
     def reprocess(self, picks):
         self.do("reprocess", [self.id(pick) for pick in picks], by="ada")
 
-    @rule(picks=some, force=st.booleans())
-    def remove(self, picks, force):
-        self.do("remove", [self.id(pick) for pick in picks], by="ada", force=force)
+    @rule(picks=some, force=st.booleans(), only=st.sampled_from(("", "", *SETS)))
+    def remove(self, picks, force, only):
+        ids = [self.id(pick) for pick in picks]
+        self.do("remove", ids, by="ada", force=force, only=only)
 
     @rule(name=st.sampled_from(("dead", "done", "schedule", "pending")), batch=few)
     def drain(self, name, batch):
@@ -309,9 +322,9 @@ class Machine(RuleBasedStateMachine):
         if self.do("obliterate", force=force, batch=batch) is False:
             self.since = ""  # a new trail begins
 
-    @rule(pick=picks)
-    def update(self, pick):
-        self.do("update", self.id(pick), f"work {pick}", by="ada")
+    @rule(pick=picks, was=st.sampled_from((None, "first")))
+    def update(self, pick, was):
+        self.do("update", self.id(pick), f"work {pick}", by="ada", was=was)
 
     @rule(pause=st.sampled_from((False, False, True)))
     def pause(self, pause):
@@ -341,6 +354,10 @@ class Machine(RuleBasedStateMachine):
     @rule(pick=picks, worker=st.sampled_from(WORKERS), there=st.booleans(), value=letters)
     def ask(self, pick, worker, there, value):
         """What only looks, and what is beside the queue."""
+        for name in SETS:
+            ids = [job.id.encode() for job in self.model.inside(name)]
+            assert upkeep.audit(self.client, self.queue, ids, found_in=name) == []
+            assert upkeep.audit(self.client, self.queue, ids) == []
         self.do("gate")
         self.do("state", self.id(pick))
         self._beat(worker, there)
@@ -353,42 +370,19 @@ class Machine(RuleBasedStateMachine):
         self._same(stored and stored.decode(), self.model.key, "the key of cas")
 
     def _beat(self, worker: str, there: bool) -> None:
-        """A worker says that it is there, or signs off."""
+        """A worker says that it is there and hears what it is asked to do, or signs off."""
+        reserve, raw, name = reserve_keys(), self.client.raw, self.queue.encode()
+        known = raw.exists(reserve.worker(worker)) == 1
+        assert scripts.control(self.client, worker, "quiet", by="ada") is known
         scripts.register(self.client, [self.queue])
-        scripts.beat(self.client, worker, ttl_ms=there * UNIT, facts={"host": "h"})
-        reserve, raw = reserve_keys(), self.client.raw
+        facts = {"host": "h", "queues": self.queue}
+        asked = scripts.beat(self.client, worker, ttl_ms=there * UNIT, facts=facts)
+        assert asked == (("quiet", "ada") if known else ("", ""))
         assert (raw.hget(reserve.worker(worker), "host") == b"h") is there
         assert (raw.zscore(reserve.workers, worker) is not None) is there
-        assert raw.smembers(reserve.queues) == {self.queue.encode()}
+        assert raw.smembers(reserve.queues) == {name}
         assert raw.get(reserve.version) == scripts.VERSION.encode()
+        served = raw.zcard(reserve.workers) > 0
+        assert scripts.unregister(self.client, self.queue) is not served
+        assert raw.sismember(reserve.queues, name) == served
         self._compare()
-
-
-def _plain(answer: Any) -> Any:
-    """An answer of `scripts` as the model gives it."""
-    if isinstance(answer, EmqError):
-        return type(answer).__name__
-    if isinstance(answer, Claims):
-        jobs = [(j.id.decode(), j.payload.decode(), j.token, j.failures) for j in answer.jobs]
-        return answer.next_ms, jobs
-    if isinstance(answer, Reaped):
-        return tuple(answer)
-    if isinstance(answer, list):
-        return [_plain(item) for item in answer]
-    return answer
-
-
-def _texts(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: v if isinstance(v, Ms) else str(v) for name, v in row.items()}
-
-
-def _matches(found: Any, expected: Any) -> bool:
-    if isinstance(expected, Ms):
-        return expected.has(float(found))
-    if isinstance(expected, dict):
-        same = found.keys() == expected.keys()
-        return same and all(_matches(found[name], value) for name, value in expected.items())
-    if isinstance(expected, list | tuple):
-        same = len(found) == len(expected)
-        return same and all(map(_matches, found, expected))
-    return bool(found == expected)

@@ -134,6 +134,7 @@ class Swept(Fenced):
         self.ring(back)
         self.count("reaped", len(back))
         self.count("dead", len(dead))
+        self.keep_cap()
         held = self.inside("active")
         return self._until(held[0].score) if held else -1, back, dead
 
@@ -162,9 +163,9 @@ class Model(Swept):
 
         return self._operate(ids, act, "reprocessed")
 
-    def requeue(self, ids: list[str], *, by: str = "") -> list[Any]:
+    def requeue(self, ids: list[str], *, by: str = "", only: str = "") -> list[Any]:
         def act(job: Job) -> Any:
-            if job.place not in ("active", "schedule"):
+            if job.place not in ([only] if only else ("active", "schedule")):
                 return STATE
             token = job.token + (job.place == "active")
             self.move(job, "pending", settled="requeue", attempts=token)
@@ -173,9 +174,9 @@ class Model(Swept):
 
         return self._operate(ids, act, "requeued")
 
-    def cancel(self, ids: list[str], *, by: str = "") -> list[Any]:
+    def cancel(self, ids: list[str], *, by: str = "", only: str = "") -> list[Any]:
         def act(job: Job) -> Any:
-            if job.place not in ("active", "schedule", "pending"):
+            if job.place not in ([only] if only else ("active", "schedule", "pending")):
                 return STATE
             fields = {"attempts": job.token + (job.place == "active"), "settled": "cancel"}
             fields["last_error"] = f"cancelled by {by}" if by else "cancelled"
@@ -183,7 +184,9 @@ class Model(Swept):
             self.count("dead")
             return 1
 
-        return self._operate(ids, act, "cancelled")
+        verdicts = self._operate(ids, act, "cancelled")
+        self.keep_cap()
+        return verdicts
 
     def _operate(self, ids: list[str], act: Any, event: str) -> list[Any]:
         verdicts: list[Any] = []
@@ -197,8 +200,12 @@ class Model(Swept):
             verdicts.append(verdict)
         return verdicts
 
-    def remove(self, ids: list[str], *, by: str = "", force: bool = False) -> list[Any]:
+    def remove(
+        self, ids: list[str], *, by: str = "", force: bool = False, only: str = ""
+    ) -> list[Any]:
         def act(job: Job) -> Any:
+            if only and job.place != only:
+                return STATE
             if job.place == "active" and not force:
                 return HELD
             return self.forget([job])
@@ -225,12 +232,14 @@ class Model(Swept):
         self.wake, self.used = False, 0
         return False
 
-    def update(self, job_id: str, payload: str, *, by: str = "") -> Any:
+    def update(self, job_id: str, payload: str, *, by: str = "", was: str | None = None) -> Any:
         job = self.jobs.get(job_id)
         if job is None:
             return GONE
         if job.place == "active":
             return HELD
+        if job.place == "done" or was not in (None, job.row["payload"]):
+            return STATE
         job.row["payload"] = payload
         if job.token:
             job.row.setdefault("settled", "update")

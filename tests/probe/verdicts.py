@@ -7,6 +7,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 from django.core.cache import caches
+from django.views.decorators.debug import sensitive_variables
 
 import django_emq as emq
 from tests.probe.tasks import _append
@@ -261,3 +262,48 @@ def leave_a_process_then_mark(x):
     """Start a process that outlives its parent, and ends soon."""
     subprocess.run(["sh", "-c", "sleep 0.1 & echo"], check=True, stdout=subprocess.DEVNULL)
     _append(x)
+
+
+# -- tasks that put what they were given into their errors ------------------------------------
+
+
+@emq.task(max_attempts=1)
+def leak(kind, password, options=None):
+    text = f"cannot sign in with {password!r} and {options}"
+    if kind == "bury":
+        raise emq.exceptions.Bury(text)
+    if kind == "retry":
+        raise emq.exceptions.Retry(in_=60, reason=text)
+    if kind == "notes":
+        error = ValueError("no")
+        error.add_note(text)
+        raise error
+    if kind == "cause":
+        try:
+            raise KeyError(text)
+        except KeyError as error:
+            raise RuntimeError("wrapped") from error
+    raise ValueError(text)
+
+
+@emq.task(max_attempts=1, backoff="tests.probe.nowhere.policy")
+def leak_without_backoff(password):
+    raise ValueError(f"cannot sign in with {password}")
+
+
+@emq.task(max_attempts=1)
+@sensitive_variables("pin")
+def leak_pin(pin, who):
+    raise ValueError(f"{who} has {pin}")
+
+
+@emq.task(max_attempts=1)
+@sensitive_variables("pin")
+async def aleak_pin(pin, who):
+    raise ValueError(f"{who} has {pin}")
+
+
+@emq.task(max_attempts=1)
+@sensitive_variables()
+def leak_all(pin, who):
+    raise ValueError(f"{who} has {pin}")

@@ -99,7 +99,7 @@ def queue_row(stats: QueueStats) -> tuple[str, ...]:
     return (
         stats.queue,
         *(f"{count:,}" for count in stats.counts.values()),
-        "-" if stats.oldest_s is None else span(stats.oldest_s),
+        "-" if stats.oldest_s is None else inspector.span(stats.oldest_s),
         f"{rate.get('enqueued', 0):,.0f}",
         f"{finished:,.0f}",
     )
@@ -119,15 +119,6 @@ def worker_row(worker: Worker) -> tuple[str, ...]:
     """One line of the workers' table."""
     facts = (worker.facts.get(name, "?") for name in FACTS)
     return (worker.id, *facts, worker.beat_at.strftime("%H:%M:%S UTC"))
-
-
-def span(seconds: float) -> str:
-    """A time span for people: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
-    for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (86400, 3600, "h")):
-        if seconds < limit:
-            value = seconds / unit
-            return f"{value:.{1 if value < 10 else 0}f} {name}"
-    return f"{seconds / 86400:.0f} d"
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

@@ -3,6 +3,7 @@
 "use strict";
 (() => {
   const KEY = "django_emq.live";
+  const words = document.currentScript.dataset;
   const calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
   const parts = () => document.querySelectorAll("[data-emq-live]");
   let live = (localStorage.getItem(KEY) ?? (calm ? "off" : "on")) === "on";
@@ -10,8 +11,9 @@
 
   const span = (seconds) => {
     const s = Math.abs(seconds);
-    for (const [limit, unit, name] of [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"]]) {
-      if (s < limit) return (s / unit).toFixed(s >= 10 ? 0 : 1) + " " + name;
+    for (const [limit, unit, name] of [[120, 1, "s"], [7200, 60, "min"], [172800, 3600, "h"]]) {
+      const value = s / unit;
+      if (s < limit) return value.toFixed(value < 9.95 && unit !== 60 ? 1 : 0) + " " + name;
     }
     return (s / 86400).toFixed(0) + " d";
   };
@@ -53,7 +55,7 @@
   const mark = (well) => button.classList.toggle("emq-live-bad", !well);
   const show = () => {
     button.setAttribute("aria-pressed", String(live));
-    button.title = live ? "Refreshes every few seconds. Press to stop." : "Press to refresh.";
+    button.title = live ? words.stop : words.start;
   };
 
   const start = () => {
@@ -61,7 +63,7 @@
     if (parts().length && title) {
       button.type = "button";
       button.className = "emq-button emq-live";
-      button.textContent = "Live";
+      button.textContent = words.live;
       button.addEventListener("click", () => {
         live = !live;
         localStorage.setItem(KEY, live ? "on" : "off");

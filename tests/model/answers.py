@@ -1,0 +1,41 @@
+"""What the server answers and stores, in the words of the model, and whether the two agree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django_emq.exceptions import EmqError
+from django_emq.jobs import Claims, Reaped
+from tests.model.look import Ms
+
+
+def plain(answer: Any) -> Any:
+    """An answer of `scripts` as the model gives it."""
+    if isinstance(answer, EmqError):
+        return type(answer).__name__
+    if isinstance(answer, Claims):
+        jobs = [(j.id.decode(), j.payload.decode(), j.token, j.failures) for j in answer.jobs]
+        return answer.next_ms, jobs
+    if isinstance(answer, Reaped):
+        return tuple(answer)
+    if isinstance(answer, list):
+        return [plain(item) for item in answer]
+    return answer
+
+
+def texts(row: dict[str, Any]) -> dict[str, Any]:
+    """Fields of the model as the server stores them; instants stay what they are."""
+    return {name: v if isinstance(v, Ms) else str(v) for name, v in row.items()}
+
+
+def matches(found: Any, expected: Any) -> bool:
+    """Whether what was found is what was expected, all the way down; an `Ms` has bounds."""
+    if isinstance(expected, Ms):
+        return expected.has(float(found))
+    if isinstance(expected, dict):
+        same = found.keys() == expected.keys()
+        return same and all(matches(found[name], value) for name, value in expected.items())
+    if isinstance(expected, list | tuple):
+        same = len(found) == len(expected)
+        return same and all(map(matches, found, expected))
+    return bool(found == expected)
