@@ -70,8 +70,8 @@ PAGES = [
 def test_B90_pages_with_many_jobs_and_workers(operator, client, redis, queue, trips):
     """200,000 dead and scheduled jobs, 500 workers, 20 queues: each page is quick.
 
-    Under a second of this process, at most 15 round trips, no KEYS, no whole set; a page beyond the end, or that
-    is none, is the last or the first.
+    Under a second of this process, at most 15 round trips, no KEYS, no whole set; a page beyond
+    the end, or that is none, is the last or the first.
     """
     crowd = gather(client, queue, 200_000)
     for address, query, number in PAGES:
