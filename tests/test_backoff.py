@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -19,7 +20,8 @@ from django_emq.backoff import (
     Linear,
     resolve,
 )
-from django_emq.exceptions import InvalidOption
+from django_emq.exceptions import InvalidOption, OutcomeUnknown
+from django_emq.log import PAUSE_MAX, Outage, get_logger
 
 
 def twice_the_failures(failures: int, error: BaseException | None) -> float:
@@ -113,6 +115,15 @@ def test_B45_backoff_does_not_overflow(policy: Exponential) -> None:
         drawn = policy(n)
         assert math.isfinite(drawn)
         assert 0 <= drawn <= ceiling
+
+
+def test_the_pauses_of_a_long_outage_do_not_overflow() -> None:
+    """An hour of tries: none raises, and no pause is longer than the longest."""
+    outage = Outage(get_logger("test"), "test")
+    for _ in range(2000):
+        outage.failed(OutcomeUnknown("no answer"))
+        assert 0 < outage.retry_at - monotonic() <= PAUSE_MAX
+    outage.over()
 
 
 @pytest.mark.parametrize(

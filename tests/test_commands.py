@@ -84,7 +84,7 @@ def test_reaper_with_nothing_to_do(capsys):
 
 
 def test_reaper_trims_the_morgue(queue, settings, capsys):
-    """DEAD_MAX was lowered: the oldest of the morgue go, though nothing is buried any more."""
+    """A DEAD_MAX that was lowered: the oldest of the morgue go."""
     client = connections.client()
     task = tasks.mark.using(queue=queue)
     jobs = [task.enqueue(i) for i in range(4)]
@@ -92,8 +92,8 @@ def test_reaper_trims_the_morgue(queue, settings, capsys):
     for job in claims.jobs:
         scripts.bury(client, queue, [(job.id, job.token, "no use", "")])
     settings.EMQ = {"DEAD_MAX": 2}
-    client = connections.client()
     call_command("emq_reaper", "--once", queue)
+    client = connections.client()
     assert "trimmed 2" in capsys.readouterr().out
     assert inspector.counts(client, queue)["dead"] == 2
     assert inspector.state(client, queue, jobs[0].id) == "absent"

@@ -103,6 +103,10 @@ class Base:
     def ring(self, reason: object = True) -> None:
         self.wake = self.wake or bool(reason)
 
+    def hush(self) -> None:
+        """Somebody has heard."""
+        self.wake = False
+
     def pass_ms(self, ms: int) -> None:
         """Time has passed: the same as all that is stored having been earlier."""
         for job in self.jobs.values():

@@ -211,6 +211,12 @@ class Machine(RuleBasedStateMachine):
         call = {"worker": worker, "request": f"c{next(queues)}", "lease_ms": lease_ms}
         self._claim({**call, "count": count, "due": due})
 
+    @rule()
+    def listen(self):
+        """An idle worker takes the wake, as its blocking pop does."""
+        self.client.raw.lpop(self.keys.wake)
+        self._compare(self.model.hush)
+
     @rule(worker=st.sampled_from(WORKERS))
     def claim_again(self, worker):
         """The reply was lost: the same call again."""
