@@ -150,13 +150,19 @@ class Machine(RuleBasedStateMachine):
         return self.id(n), n % 3
 
     def id(self, pick: int) -> str:
-        """An id that was admitted once, or one that never was."""
-        return self.ids[pick % len(self.ids)] if self.ids and pick % 16 else "JOBnever"
+        """An id that is there, or one that was admitted once, or one that never was."""
+        kind, n = pick % 8, pick // 8
+        there = sorted(self.model.jobs)
+        if kind < 6 and there:
+            return there[n % len(there)]
+        return self.ids[n % len(self.ids)] if self.ids and kind < 7 else "JOBnever"
 
     @initialize(waiting=st.integers(1, 4), held=st.integers(1, 3))
     def begin(self, waiting, held):
         """Something to act on, whichever rules come."""
-        self._enqueue("p1", [NewJob(self._mint(), "first") for _ in range(waiting + held)])
+        self._enqueue(
+            "p1", [NewJob(self._mint(), "first", n % 2 * 5) for n in range(waiting + held)]
+        )
         self._claim({"worker": "w1", "request": "first", "lease_ms": UNIT, "count": held, "due": 1})
 
     # -- producers ----------------------------------------------------------------------------
