@@ -84,7 +84,7 @@ def test_burst_ends_when_nothing_is_ready(probe, client, processes):
 
 def test_burst_on_an_empty_queue_ends_at_once():
     """Nothing to do is no error."""
-    burst("empty-queue", seconds=5)
+    burst("empty-queue", seconds=15)
 
 
 def test_max_jobs_replaces_the_process(probe):
