@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -17,9 +16,6 @@ from .options import WorkerOptions
 from .page import Page
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-# Seconds after which a thread that computes lets another one run. Python's own 5 ms keep the
-# courier from the socket, several times a round trip, for as long as a whole batch of jobs runs.
-SWITCH = 0.0005
 
 
 def make_page(options: WorkerOptions) -> Page:
@@ -35,7 +31,6 @@ def run_child(options: WorkerOptions, page: Page, *, number: int = 0, supervisor
     :param number: of this process among all that its worker ever starts.
     :param supervisor: pid of the process that extends the leases; 0 when this one does.
     """
-    sys.setswitchinterval(SWITCH)
     client = connect()
     courier = Courier(client, options, page, number=number, supervisor=supervisor, leave=leave)
     restore = watch_signals(courier.bell.signal_fd)
