@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from django.conf import settings
 from django.test import override_settings
+from interrupts import held
 from library.outside import die_with_the_parent
 from private_server import Server, private_server
 
@@ -125,7 +126,7 @@ class Worker:
     def __init__(self, lab: Lab, options: Iterable[str], log: Path) -> None:
         self.log = log
         self.board = lab.folder / "board"
-        with log.open("wb") as output:
+        with held(), log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(MANAGE), "emq_worker", *options],
                 env={
@@ -144,7 +145,8 @@ class Worker:
 
     def check(self) -> None:
         """Raise Miscount when it has ended although nobody told it to."""
-        status = self.process.poll()
+        with held():
+            status = self.process.poll()
         if status is not None:
             text = self.log.read_text(errors="replace")
             raise Miscount(f"A worker ended with status {status}:\n{text}")
@@ -168,14 +170,15 @@ class Worker:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self.check()
-            self.process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(PATIENCE)
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        with held():
+            if kind is None:
+                self.check()
+                self.process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    self.process.wait(PATIENCE)
+            with suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
 
 def enqueue(task: AnyTask, jobs: Iterable[int]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_proxy import Act, FaultProxy
+from interrupts import held
 from library.crew import Crew, Member
 
 from .apps import CLOCK
@@ -82,7 +83,9 @@ class Staff(Crew):
         """Put somebody on each post that has nobody."""
         for post in POSTS:
             member = self.on.get(post.name)
-            if member is not None and member.process.poll() is None:
+            with held():
+                there = member is not None and member.process.poll() is None
+            if there:
                 continue
             if member is not None:
                 self.members.remove(member)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from django.conf import settings
+from interrupts import held
 
 from .outside import die_with_the_parent
 
@@ -77,25 +78,29 @@ class Crew:
 
     def hire(self, name: str, *arguments: str, **env: str) -> Member:
         """Start a command."""
-        member = Member(name, arguments, self.folder / f"{name}.log", **env)
-        self.members.append(member)
+        with held():
+            member = Member(name, arguments, self.folder / f"{name}.log", **env)
+            self.members.append(member)
         return member
 
     def kill(self, member: Member) -> None:
         """SIGKILL, to the process and its children: nobody is left to tidy up."""
-        self.members.remove(member)
-        member.signal_all(signal.SIGKILL)
-        member.process.wait()
+        with held():
+            self.members.remove(member)
+            member.signal_all(signal.SIGKILL)
+            member.process.wait()
 
     def dropout(self) -> Member | None:
         """A member that has ended although nobody told it to."""
-        return next((m for m in self.members if m.process.poll() is not None), None)
+        with held():
+            return next((m for m in self.members if m.process.poll() is not None), None)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for member in self.members:
-            member.process.terminate()
-        for member in self.members:
-            member.end()
+        with held():
+            for member in self.members:
+                member.process.terminate()
+            for member in self.members:
+                member.end()

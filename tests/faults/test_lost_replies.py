@@ -118,7 +118,8 @@ def test_the_reply_of_another_settlement(probe, client, proxy, verb):
     from tests.probe import verdicts
 
     task, arguments, marks = {
-        "retry": (tasks.boom_until, (2, "x"), 2),
+        # Due before the call is sent again, it would be claimed again, and the call refused.
+        "retry": (verdicts.ask_retry, (2,), 2),
         "snooze": (verdicts.ask_snooze, (0.01, 1), 2),
         "discard": (verdicts.ask_discard, (), 0),
         "bury": (verdicts.ask_bury, ("no use",), 0),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from interrupts import interrupts
 from rich.console import Console
 from rich.progress import track
 
@@ -54,11 +54,11 @@ class Command(BaseCommand):
         add("--docs", type=Path, metavar="PAGE", help="fill the tables of PAGE, measure nothing")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        before = signal.signal(signal.SIGTERM, interrupt)
         try:
-            self.do(options)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+            with interrupts():
+                self.do(options)
+        except KeyboardInterrupt:
+            sys.exit(130)  # all that was started has ended
 
     def do(self, options: dict[str, Any]) -> None:
         """Do what the options ask for."""
@@ -116,8 +116,3 @@ class Command(BaseCommand):
         except ImportError as error:
             raise CommandError(f"{error}. pip install 'django-emq[bench]' brings it.") from error
         plot(results, path)
-
-
-def interrupt(*_: object) -> None:
-    """SIGTERM ends the benchmark as Control-C does."""
-    sys.exit(130)

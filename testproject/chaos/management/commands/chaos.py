@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 from argparse import ArgumentParser
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand
+from interrupts import interrupts
 from library.show import make_console, say, table
 
 from chaos.report import Report
@@ -39,14 +39,14 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         console = make_console()
-        signal.signal(signal.SIGTERM, interrupt)
         folder = Path(tempfile.mkdtemp(prefix="emq-chaos-"))
         seed = secrets.randbelow(10**6) if options["seed"] is None else options["seed"]
         say(console, f"seed {seed}")
         report: Report | None = None
         stopped = False
         try:
-            report = Storm(console, seconds=options["seconds"], seed=seed, folder=folder).run()
+            with interrupts():
+                report = Storm(console, seconds=options["seconds"], seed=seed, folder=folder).run()
             if options["json"]:
                 options["json"].write_text(json.dumps(report.as_dict(), indent=1) + "\n")
             console.print()
@@ -67,8 +67,3 @@ class Command(BaseCommand):
         say(console, report.summary(), "bold green" if report.ok else "bold red")
         if not report.ok:
             sys.exit(1)  # without another word: the summary stays the last line
-
-
-def interrupt(*_: object) -> None:
-    """SIGTERM ends the run as Control-C does."""
-    raise KeyboardInterrupt

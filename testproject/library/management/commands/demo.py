@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
 import sys
 import tempfile
 from argparse import ArgumentParser
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from interrupts import interrupts
 
 from django_emq.exceptions import EmqError
 from library.demo import Demo
@@ -34,13 +34,13 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         console = make_console()
-        signal.signal(signal.SIGTERM, interrupt)
         logs = Path(tempfile.mkdtemp(prefix="emq-demo-"))
         root = options["folder"].resolve()
         report: Report | None = None
         stopped = False
         try:
-            report = Demo(console, root, limit=options["limit"], logs=logs).run()
+            with interrupts():
+                report = Demo(console, root, limit=options["limit"], logs=logs).run()
         except EmqError as error:
             raise CommandError(f"{error} `make demo` runs it on a server of its own.") from error
         except KeyboardInterrupt:
@@ -58,8 +58,3 @@ class Command(BaseCommand):
         show(console, report)
         if not report.ok:
             sys.exit(1)  # without another word: the summary stays the last line
-
-
-def interrupt(*_: object) -> None:
-    """SIGTERM ends the demo as Control-C does."""
-    raise KeyboardInterrupt
