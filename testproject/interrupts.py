@@ -1,4 +1,4 @@
-"""Control-C and SIGTERM as KeyboardInterrupt, but not in the middle of starting or ending a process.
+"""Control-C and SIGTERM as KeyboardInterrupt, but not while a process is started or ended.
 
 An exception that comes while `subprocess` keeps its books can leave a lock taken that nobody
 gives back, and a command that then waits for a process which has long ended waits for ever.
