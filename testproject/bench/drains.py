@@ -23,12 +23,18 @@ def ceiling(sizes: Sizes) -> Figures:
     return {"ceiling": float(answer.stdout)}
 
 
-def drain(task: AnyTask, jobs: int, *options: str, everysec: bool = False) -> tuple[float, Figures]:
-    """Jobs a second from the first start to the last one, and what the server spent on a job."""
+def drain(
+    task: AnyTask, jobs: int, *options: str, everysec: bool = False, trail: str = ""
+) -> tuple[float, Figures]:
+    """Jobs a second from the first start to the last one, and what the server spent on a job.
+
+    :param trail: another value of TRAIL for the worker.
+    """
+    env = {"DJANGO_SETTINGS_MODULE": "bench.settings", "BENCH_TRAIL": trail} if trail else {}
     with lab(jobs, everysec=everysec) as bench:
         bench.fill(task)
         cpu, commands = bench.cpu_seconds(), bench.commands()
-        with bench.worker(*options) as worker:
+        with bench.worker(*options, **env) as worker:
             bench.wait(worker)
         cost = {
             "server_us_per_job": (bench.cpu_seconds() - cpu) * 1e6 / jobs,

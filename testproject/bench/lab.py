@@ -73,10 +73,10 @@ class Lab:
         for start in range(first, end, CHUNK):
             enqueue(task, range(start, min(start + CHUNK, end)))
 
-    def worker(self, *options: str) -> Worker:
+    def worker(self, *options: str, **env: str) -> Worker:
         """Start `emq_worker`; the end of the `with` block stops it as an operator would."""
         self._workers += 1
-        return Worker(self, options, self.folder / f"worker-{self._workers}.log")
+        return Worker(self, options, self.folder / f"worker-{self._workers}.log", **env)
 
     def wait(self, *workers: Worker, first: int = 0, end: int | None = None) -> None:
         """Wait until all jobs, or those of a range, have started. Raises Miscount.
@@ -123,7 +123,7 @@ class Lab:
 class Worker:
     """An `emq_worker` command in a process group of its own, with a log."""
 
-    def __init__(self, lab: Lab, options: Iterable[str], log: Path) -> None:
+    def __init__(self, lab: Lab, options: Iterable[str], log: Path, **env: str) -> None:
         self.log = log
         self.board = lab.folder / "board"
         with held(), log.open("wb") as output:
@@ -134,6 +134,7 @@ class Worker:
                     "DJANGO_SETTINGS_MODULE": "testproject.settings",
                     "EMQ_URL": lab.server.url,
                     VARIABLE: str(self.board),
+                    **env,
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -55,6 +55,8 @@ FIGURES = (
     Figure(
         "drain_2_everysec", "two processes, append-only file", "jobs/s", at_least=0.7, of="drain_2"
     ),
+    Figure("drain_trail_off", "one process, TRAIL off", "jobs/s", of="drain_1"),
+    Figure("drain_trail_all", "one process, TRAIL all", "jobs/s", of="drain_1"),
     Figure("drain_10k", "one process, 10,000 wait", "jobs/s"),
     Figure("drain_1m", "one process, 1,000,000 wait", "jobs/s", at_least=0.85, of="drain_10k"),
     Figure("enqueue_floor", "bare EVALSHA loop with the same script", "jobs/s"),
@@ -103,10 +105,11 @@ def _drain(
     waiting: Callable[[Sizes], int] = lambda sizes: sizes.waiting,
     everysec: bool = False,
     cost: tuple[str, ...] = (),
+    trail: str = "",
 ) -> Measure:
     def run(sizes: Sizes) -> Figures:
         figures = ceiling(sizes)
-        figures[key], costs = drain(task, waiting(sizes), *options, everysec=everysec)
+        figures[key], costs = drain(task, waiting(sizes), *options, everysec=everysec, trail=trail)
         # What the server spends on a job is reported for drain_1 alone; the others keep it as
         # `<key>_server_us`, which tells how full the server's core was.
         figures |= {name: costs[name] for name in cost}
@@ -124,6 +127,8 @@ MEASURES = (
     _drain("drain_results", answer),
     _drain("drain_1_everysec", noop, everysec=True),
     _drain("drain_2_everysec", noop, "--processes", "2", everysec=True),
+    _drain("drain_trail_off", noop, trail="off"),
+    _drain("drain_trail_all", noop, trail="all"),
     _drain("drain_10k", noop, waiting=lambda sizes: sizes.few),
     _drain("drain_1m", noop, waiting=lambda sizes: sizes.many),
     Measure(producers.one_by_one, ("enqueue_one", "enqueue_floor")),
