@@ -24,7 +24,7 @@ own. Each round measures everything once, each drain beside a run of the yardsti
 that is slow for a while is slow for both. No figure is a reason to fail; a job that did not run, or
 ran twice, is.
 
-  manage.py bench                                   everything, five rounds of about eight minutes
+  manage.py bench                                   everything, five rounds of about twelve minutes
   manage.py bench --only drain_1 drain_2 --reps 3   some of it
   manage.py bench --quick                           only whether it works
   manage.py bench --json FILE --plot FILE.svg       keep the figures, draw them
