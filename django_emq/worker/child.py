@@ -14,6 +14,7 @@ from ..connections import connect
 from .courier import Courier
 from .options import WorkerOptions
 from .page import Page
+from .runner import LOOK_UP
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 
@@ -41,7 +42,7 @@ def run_child(options: WorkerOptions, page: Page, *, number: int = 0, supervisor
             courier.runners[0].run()
         else:
             _run_threads(courier)
-        thread.join()
+        wait_for(thread)
     finally:
         restore()
         courier.bell.close()
@@ -57,7 +58,13 @@ def _run_threads(courier: Courier) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        wait_for(thread)
+
+
+def wait_for(thread: threading.Thread) -> None:
+    """Join a thread, and look up for signals now and then; see `runner.LOOK_UP`."""
+    while thread.is_alive():
+        thread.join(LOOK_UP)
 
 
 def watch_signals(fd: int) -> Callable[[], None]:

@@ -112,7 +112,7 @@ class Courier:
                 self.step()
             except Exception:
                 logger.exception("courier: unexpected error; going on in a second")
-                self.bell.wait(1.0)
+                self._rest(1.0)
         for _ in self.runners:
             self.inbox.put(None)
         self.loop.stop()
@@ -164,12 +164,16 @@ class Courier:
         if self._outbox and now >= self._outage.retry_at:
             self._asleep = False
             return
-        signals, ready = self.bell.wait(until - now)
+        if self._rest(until - now):
+            self._answered()
+
+    def _rest(self, seconds: float) -> bool:
+        """Sleep, and obey signals; answers whether a blocking pop has ended."""
+        signals, ready = self.bell.wait(seconds)
         self._asleep = False
         for number in signals:
             self._signalled(number)
-        if ready:
-            self._answered()
+        return ready
 
     def _listen(self, now: float, until: float) -> float:
         """Have a blocking pop under way; an idle process needs no ticks beside it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Protocol
@@ -19,6 +20,11 @@ from ..registry import AnyTask
 from .hygiene import IDLE, Hygiene, fresh_context
 from .outcome import Outcome, failed, finished
 from .page import Page
+
+# Seconds after which a waiting main thread looks up. A signal may be marked for it while it goes
+# to sleep, and stays so: in a process that is traced (coverage, a debugger) Python 3.11 then lets
+# the other threads spin in place, and nothing is settled.
+LOOK_UP = 1.0
 
 
 class Desk(Protocol):
@@ -67,7 +73,7 @@ class Runner:
                 self.since = 0.0
                 desk.hygiene.rest()
                 rested_at = monotonic()
-                job = desk.inbox.get()
+                job = self._next()
                 if monotonic() - rested_at >= IDLE:
                     desk.hygiene.rouse()
             if job is None:
@@ -77,6 +83,11 @@ class Runner:
                 continue
             self.run_one(job)
         desk.hygiene.leave()
+
+    def _next(self) -> Claimed | None:
+        while True:
+            with suppress(Empty):
+                return self.desk.inbox.get(timeout=LOOK_UP)
 
     def run_one(self, job: Claimed) -> None:
         """Run one job and deliver its outcome; no error of the job leaves this."""

@@ -92,7 +92,7 @@ class Supervisor:
                     self._sleep()
                 except Exception:
                     logger.exception("supervisor: unexpected error; going on in a second")
-                    self._bell.wait(1.0)
+                    self._listen(1.0)
         finally:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             restore()
@@ -145,7 +145,11 @@ class Supervisor:
             due.append(self._kill_at)
         if not self._said:
             due.append(monotonic() + 0.02)
-        signals, _ = self._bell.wait(min(due) - monotonic())
+        self._listen(min(due) - monotonic())
+
+    def _listen(self, seconds: float) -> None:
+        """Sleep until a signal comes, and do what it asks for."""
+        signals, _ = self._bell.wait(seconds)
         for number in signals:
             if number in SIGNALS:
                 self.stop(now_=self.stopping or number == signal.SIGQUIT)

@@ -1,6 +1,6 @@
 """The floor of the pick-up: a bare redis-py worker that waits for one job at a time.
 
-    python chain.py URL
+    python -m bench.chain URL
 
 It blocks on the wake list, claims one job by the yardstick's script, stamps the board, and deletes
 the row. What its jobs wait for is what two processes, two round trips and this machine cost.
@@ -8,18 +8,14 @@ the row. What its jobs wait for is what two processes, two round trips and this 
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from time import monotonic
 
 import redis
 
-if not __package__:  # started as a script
-    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-from bench.board import Board
-from bench.ceiling import ACTIVE, CLAIM, COMPLETE, LEASE_MS, PENDING, ROWS
+from .board import Board
+from .ceiling import ACTIVE, CLAIM, COMPLETE, LEASE_MS, PENDING, ROWS
 
 WAKE = "emq:{bench}:wake"
 ENQUEUE = """

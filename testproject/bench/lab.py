@@ -149,8 +149,7 @@ class Worker:
         with held():
             status = self.process.poll()
         if status is not None:
-            text = self.log.read_text(errors="replace")
-            raise Miscount(f"A worker ended with status {status}:\n{text}")
+            raise Miscount(f"A worker ended with status {status}:\n{self._said()}")
 
     def rss_mb(self) -> float:
         """Memory of the worker's processes, without the lines of the board that they wrote on."""
@@ -177,9 +176,16 @@ class Worker:
                 self.process.terminate()
                 with suppress(subprocess.TimeoutExpired):
                     self.process.wait(PATIENCE)
+            status = self.process.poll()
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+        if kind is None and status != 0:
+            how = f"ended with status {status}" if status else f"did not end in {PATIENCE:g} s"
+            raise Miscount(f"A worker that was told to stop {how}:\n{self._said()}")
+
+    def _said(self) -> str:
+        return self.log.read_text(errors="replace")
 
 
 def enqueue(task: AnyTask, jobs: Iterable[int]) -> None:

@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from time import monotonic
+
+from django.conf import settings
 
 import django_emq as emq
 
@@ -47,7 +48,8 @@ def _pickup_floor(sizes: Sizes) -> Figures:
     """The same for a bare worker: what the machine and two round trips cost."""
     with lab(sizes.singles) as bench:
         worker = subprocess.Popen(
-            [sys.executable, str(Path(chain.__file__)), bench.server.url],
+            [sys.executable, "-m", chain.__name__, bench.server.url],
+            cwd=settings.BASE_DIR,
             env={**os.environ, VARIABLE: str(bench.folder / "board")},
         )
         try:

@@ -1,11 +1,16 @@
 """The end that somebody asks for: finish, hand back, leave."""
 
+import os
 import signal
 
 import pytest
 
 import django_emq as emq
 from django_emq import inspector
+from django_emq.worker.child import make_page
+from django_emq.worker.courier import Courier
+from django_emq.worker.options import WorkerOptions
+from django_emq.worker.supervisor import Supervisor
 from tests.conformance.wire import Clock, books_balance
 from tests.helpers import QUEUE, burst, lease_ends
 from tests.probe import tasks, verdicts
@@ -135,3 +140,38 @@ def test_a_release_whose_reply_is_lost(probe, client, proxy: Proxy):
     assert rule.fired.is_set()
     assert inspector.state(client, QUEUE, job.id) == "pending"
     assert "ERROR" not in worker.output
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_in_the_pause_after_an_error_is_obeyed(client, caplog):
+    """Both loops rest for a second after an error that nobody expected, and hear meanwhile."""
+
+    class Stumbling:
+        """Raises in its first step, with a SIGTERM on its way."""
+
+        stumbled = False
+
+        def step(self):
+            if not self.stumbled:
+                self.stumbled = True
+                bell = getattr(self, "bell", None) or self._bell
+                os.write(bell.signal_fd, bytes([signal.SIGTERM]))
+                raise RuntimeError("nobody expected this")
+            super().step()
+
+    class StumblingCourier(Stumbling, Courier):
+        pass
+
+    class StumblingSupervisor(Stumbling, Supervisor):
+        pass
+
+    options = WorkerOptions(queues=(QUEUE,), lease=15)
+    courier = StumblingCourier(client, options, make_page(options), leave=lambda status: None)
+    courier.run()
+    courier.bell.close()
+    assert courier.stopping
+    supervisor = StumblingSupervisor(options, say=lambda line: None)
+    assert supervisor.run() == 0
+    assert supervisor.stopping
+    assert not supervisor.children
+    assert caplog.text.count("unexpected error; going on") == 2
