@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
 from importlib import import_module, resources
@@ -120,6 +121,7 @@ class Client:
         self._warm: set[str] = set()
         errors = import_module(type(raw).__module__.split(".")[0] + ".exceptions")
         self.noscript: type[Exception] = errors.NoScriptError
+        self.refusal: type[Exception] = errors.ResponseError  # what the server answered
         #: What the client package raises: catch it where `raw` is used, and pass it to `failed`.
         self.failures: tuple[type[Exception], ...] = (errors.RedisError, OSError)
 
@@ -171,6 +173,10 @@ class Client:
             self.raw.connection_pool.disconnect()
         return typed(error)
 
+    def line(self) -> Line:
+        """A connection for batches that are sent before the last one is answered."""
+        return Line(self)
+
     def close(self) -> None:
         """Close all connections of the pool."""
         self.raw.connection_pool.disconnect()
@@ -210,30 +216,90 @@ class Batch:
         client = self.client
         try:
             client.warm({script for script, _, _ in self.calls})
-            replies = self._send("EVALSHA", self.calls)
-            for command in ("EVALSHA", "EVAL"):  # EVAL where somebody empties the cache meanwhile
-                cold = [i for i, reply in enumerate(replies) if isinstance(reply, client.noscript)]
-                if not cold:
-                    break
-                for script in {self.calls[i][0] for i in cold}:
-                    client.raw.execute_command("SCRIPT LOAD", script.source)
-                again = self._send(command, [self.calls[i] for i in cold])
-                for i, reply in zip(cold, again, strict=True):
-                    replies[i] = reply
+            return self.answers(self._ask("EVALSHA", self.calls))
         except client.failures as error:
             raise client.failed(error) from error
+
+    def commands(self) -> list[tuple[Any, ...]]:
+        """What `send` sends; its replies are for `answers`."""
+        return [("EVALSHA", script.sha, *rest) for script, rest, _ in self.calls]
+
+    def answers(self, replies: list[Any]) -> list[Any]:
+        """What `send` returns, made of the replies; sends again what met a cold server."""
+        client = self.client
+        for command in ("EVALSHA", "EVAL"):  # EVAL where somebody empties the cache meanwhile
+            cold = [i for i, reply in enumerate(replies) if isinstance(reply, client.noscript)]
+            if not cold:
+                break
+            for script in {self.calls[i][0] for i in cold}:
+                client.raw.execute_command("SCRIPT LOAD", script.source)
+            again = self._ask(command, [self.calls[i] for i in cold])
+            for i, reply in zip(cold, again, strict=True):
+                replies[i] = reply
         return [
             client.failed(reply) if isinstance(reply, Exception) else parse(reply)
             for reply, (_, _, parse) in zip(replies, self.calls, strict=True)
         ]
 
-    def _send(self, command: str, calls: list[Noted]) -> list[Any]:
+    def _ask(self, command: str, calls: list[Noted]) -> list[Any]:
         pipeline = self.client.raw.pipeline(transaction=False)
         for script, rest, _ in calls:
             name = script.sha if command == "EVALSHA" else script.source
             pipeline.execute_command(command, name, *rest)
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         return replies
+
+
+class Line:
+    """A connection of one's own, on which batches are posted and collected apart.
+
+    The server works on what is posted while the answers before are read. All methods raise
+    OutcomeUnknown when the connection breaks: nothing is known then of all that was posted and
+    not collected, and the next `post` makes a new connection.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._connection: Any = None
+        self._posted: deque[Batch] = deque()
+
+    def post(self, batch: Batch) -> None:
+        """Send the calls of a batch."""
+        client = self._client
+        try:
+            client.warm({script for script, _, _ in batch.calls})
+            if self._connection is None:
+                self._connection = client.raw.connection_pool.make_connection()
+                self._connection.connect()
+            packed = self._connection.pack_commands(batch.commands())
+            # A health check would read a reply that belongs to a batch.
+            self._connection.send_packed_command(packed, check_health=False)
+            self._posted.append(batch)
+        except client.failures as error:
+            self.drop()
+            raise client.failed(error) from error
+
+    def collect(self) -> list[Any]:
+        """Wait for the answers of the batch that was posted first: what `Batch.send` returns."""
+        batch = self._posted.popleft()
+        try:
+            return batch.answers([self._read() for _ in batch.calls])
+        except self._client.failures as error:
+            self.drop()
+            raise self._client.failed(error) from error
+
+    def _read(self) -> Any:
+        try:
+            return self._connection.read_response()
+        except self._client.refusal as error:
+            return error
+
+    def drop(self) -> None:
+        """Close the connection."""
+        self._posted.clear()
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._connection = None
 
 
 def derive(raw: Any, *, timeout: float) -> Any:

@@ -52,9 +52,9 @@ class Keys:
         """Key that remembers the last enqueue of one producer: a string with a time to live."""
         return f"{self.base}sent:{producer}"
 
-    def claims(self, worker: str) -> str:
-        """Key that remembers the last claim of one worker: a string with a time to live."""
-        return f"{self.base}claims:{worker}"
+    def claims(self, worker: str, claimer: int = 0) -> str:
+        """Key that remembers a worker's last claim under a number: a string with a time to live."""
+        return f"{self.base}claims:{worker}" + (f":{claimer}" if claimer else "")
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
