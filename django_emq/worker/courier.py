@@ -23,7 +23,7 @@ from ..exceptions import EmqError, JobGone, Refused, ServerError
 from ..jobs import Claimed, Claims
 from ..log import Outage, get_logger
 from .appetite import Appetite
-from .bell import Bell, Wake
+from .bell import Bell, Pop, Wake
 from .hygiene import Hygiene
 from .ledger import Ledger
 from .options import BEAT, WINDOW, WorkerOptions
@@ -82,7 +82,8 @@ class Courier:
         self._requests: dict[str, int] = {}  # claims whose answer is unknown, by queue
         self._request = 0
         self._asleep = False
-        self._dry = self._woken = False  # nothing more to claim; a wake was taken
+        self._dry = False  # nothing more to claim
+        self._woken: set[str] = set()  # queues whose wake was taken
         self._look_at = 0.0  # when a dry queue has more without a wake
         self._tick_at = self._grace_ends = 0.0
         self._outage = Outage(logger, self.worker)
@@ -164,11 +165,11 @@ class Courier:
         if self._outbox and now >= self._outage.retry_at:
             self._asleep = False
             return
-        if self._rest(until - now):
-            self._answered()
+        if ready := self._rest(until - now):
+            self._answered(ready)
 
-    def _rest(self, seconds: float) -> bool:
-        """Sleep, and obey signals; answers whether a blocking pop has ended."""
+    def _rest(self, seconds: float) -> list[Pop]:
+        """Sleep, and obey signals; answers the blocking pops that have ended."""
         signals, ready = self.bell.wait(seconds)
         self._asleep = False
         for number in signals:
@@ -187,11 +188,11 @@ class Courier:
             return self._outage.retry_at
         return until
 
-    def _answered(self) -> None:
-        """A blocking pop has ended: by a wake, by its beat, or by a broken link."""
+    def _answered(self, ready: list[Pop]) -> None:
+        """Blocking pops have ended: by a wake, by their beat, or by a broken link."""
         self._dry = False
         try:
-            self._woken = self._wake.collect()
+            self._woken |= self._wake.collect(ready)
         except EmqError as error:
             self._outage.failed(error)
 
@@ -285,21 +286,26 @@ class Courier:
         )
 
     def _claim_on(self, queues: list[str], want: int, first: Any) -> None:
-        """Take the claim of the first queue, and ask the next ones for what it did not have."""
-        self._woken = False
+        """Take the claim of the first queue, and ask the next ones for what it did not have.
+
+        A queue whose wake was taken is asked for nothing at least: that wakes the next worker.
+        """
+        woken, self._woken = self._woken, set()
         self._look_at = monotonic() + BEAT * 2
         left, counted = want, want > 0
         answer: Claims | EmqError = first
         for number, queue in enumerate(queues):
             if number:
-                if counted and left <= 0:
-                    return
+                if counted and left <= 0 and queue not in woken:
+                    continue
                 try:
-                    answer = self._claim(self.client, queue, left)
+                    answer = self._claim(self.client, queue, max(left, 0))
                 except EmqError as error:
                     answer = error
             if isinstance(answer, EmqError):
                 self._outage.failed(answer)
+                if self.client.shards:  # the next queue may be on a server that answers
+                    continue
                 return
             del self._requests[queue]
             left -= len(answer.jobs)
@@ -340,16 +346,18 @@ class Courier:
 
     def _extend(self, now: float) -> None:
         """Extend the leases; a process with a supervisor leaves this to it."""
+
+        def extend(entry: tuple[str, list[tuple[bytes, int]]]) -> None:
+            queue, items = entry
+            for start in range(0, len(items), CALL_MAX):
+                part = items[start : start + CALL_MAX]
+                verdicts = scripts.extend(self.client, queue, part, lease_ms=self.options.lease_ms)
+                for item, verdict in zip(part, verdicts, strict=True):
+                    if isinstance(verdict, Refused):
+                        self._lost(*item)
+
         try:
-            for queue, items in self.ledger.by_queue().items():
-                for start in range(0, len(items), CALL_MAX):
-                    part = items[start : start + CALL_MAX]
-                    verdicts = scripts.extend(
-                        self.client, queue, part, lease_ms=self.options.lease_ms
-                    )
-                    for item, verdict in zip(part, verdicts, strict=True):
-                        if isinstance(verdict, Refused):
-                            self._lost(*item)
+            self.client.each(self.ledger.by_queue().items(), extend)
             self._extended_at = now
         except EmqError as error:
             self._outage.failed(error)
