@@ -19,9 +19,10 @@ from redis import __version__ as redis_version
 from redis import exceptions
 from redis.crc import key_slot
 
-from .connections import MAX_CONNECTIONS, Client, Noted, inherited, warm_up
+from .connections import Client, Noted, warm_up
 from .exceptions import EmqError, ServerError
 from .keys import reserve_keys, whole
+from .pools import MAX_CONNECTIONS, inherited, never
 
 T = TypeVar("T")
 
@@ -54,7 +55,7 @@ class ClusterConnectionFactory:
             "socket_connect_timeout": "SOCKET_CONNECT_TIMEOUT",
         }
         options = {name: self.options[o] for name, o in named.items() if self.options.get(o)}
-        options |= {"retry": _never(), **self.options.get("CONNECTION_POOL_KWARGS", {})}
+        options |= {"retry": never(), **self.options.get("CONNECTION_POOL_KWARGS", {})}
         key = (os.getpid(), url)
         with _lock:
             if key not in self._clusters:
@@ -78,7 +79,7 @@ class ClusterConnectionFactory:
         options |= {
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
-            "retry": _never(),
+            "retry": never(),
             "decode_responses": False,
             "max_connections": MAX_CONNECTIONS,
             # One node that is away with its slots is no reason to leave the other queues alone.
@@ -91,10 +92,6 @@ class ClusterConnectionFactory:
         cluster: Any = import_module("redis.cluster")
         nodes = [cluster.ClusterNode(*node) for node in self.options.get("STARTUP_NODES", ())]
         return cluster.RedisCluster(url=url, startup_nodes=nodes, **options)
-
-
-def _never() -> Any:
-    return import_module("redis.retry").Retry(import_module("redis.backoff").NoBackoff(), 0)
 
 
 class Lazy:

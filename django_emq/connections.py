@@ -34,12 +34,11 @@ from .exceptions import (
     StaleToken,
     VersionFence,
 )
+from .pools import derive
 
 T = TypeVar("T")
 Parse = Callable[[Any], Any]
 
-# One pool holds as many connections as threads call at once; the server sets the real bound.
-MAX_CONNECTIONS = 10_000
 TRAIL_MAX = 10_000  # entries of a queue's trail, about
 
 _REFUSALS: dict[str, type[EmqError]] = {
@@ -303,42 +302,6 @@ def warm_up(raw: Any, scripts: Iterable[Script], warm: set[str]) -> None:
             if not there:
                 raw.execute_command("SCRIPT LOAD", script.source)
             warm.add(script.sha)
-
-
-def derive(raw: Any, *, timeout: float) -> Any:
-    """A client like `raw` over a pool of its own: no repeats, this socket time-out, bytes.
-
-    :param timeout: seconds to connect, and to wait for a reply.
-    """
-    pool = raw.connection_pool
-    package = type(raw).__module__.split(".")[0]
-    retry = import_module(package + ".retry").Retry(
-        import_module(package + ".backoff").NoBackoff(), 0
-    )
-    own = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": retry,
-        "decode_responses": False,
-    }
-    if hasattr(pool, "sentinel_manager"):
-        return pool.sentinel_manager.master_for(
-            pool.service_name, **{**inherited(pool.connection_kwargs), **own}
-        )
-    pool_class = import_module(package + ".connection").ConnectionPool
-    return type(raw)(
-        connection_pool=pool_class(
-            connection_class=pool.connection_class,
-            max_connections=MAX_CONNECTIONS,
-            **{**inherited(pool.connection_kwargs), **own},
-        )
-    )
-
-
-def inherited(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a connection keeps of the alias: where and who, but no policy of repeats."""
-    dropped = {"retry_on_timeout", "retry_on_error", "connection_pool", "client_name"}
-    return {name: value for name, value in kwargs.items() if name not in dropped}
 
 
 def connect(*, timeout: float | None = None) -> Client:

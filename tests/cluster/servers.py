@@ -11,9 +11,11 @@ import os
 import random
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from private_server import Server, private_server
@@ -72,7 +74,9 @@ def nodes(count: int, *args: str) -> Iterator[list[Node]]:
     """So many servers, started at the same time."""
     with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
         ports = free_ports(count)
-        made = [private_server(["--port", str(port), *args], own=True) for port in ports]
+        files = [arg for arg in args[:1] if not arg.startswith("-")]
+        rest = args[len(files) :]
+        made = [private_server([*files, "--port", str(p), *rest], own=True) for p in ports]
         servers = list(pool.map(lambda one: one.__enter__(), made))
         for one in made:
             stack.push(one)
@@ -172,6 +176,80 @@ def slot_of(queue: str) -> int:
 
 
 _numbers = itertools.count()
+
+
+@dataclass
+class Trio:
+    """A primary with a replica, and three sentinels that watch them."""
+
+    servers: list[Node]
+    sentinels: list[Node]
+
+    @property
+    def primary(self) -> Node:
+        """The one that the sentinels name, if most of them agree."""
+        told = []
+        for node in self.sentinels:
+            with contextlib.suppress(Exception):
+                told.append(int(node.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)[1]))
+        port = max(told, key=told.count)
+        return next(node for node in self.servers if node.port == port)
+
+    @property
+    def replica(self) -> Node:
+        return next(node for node in self.servers if node != self.primary)
+
+    def is_sound(self) -> bool:
+        """Whether there is a primary, and a replica that is up to date and known to all."""
+        primary, replica = self.primary, self.replica
+        with contextlib.suppress(Exception):
+            return (
+                primary.info()["role"] == "master"
+                and replica.info()["role"] == "slave"
+                and replica.info()["master_link_status"] == "up"
+                and all(node.ask("SENTINEL", "REPLICAS", SERVICE) for node in self.sentinels)
+                and all(node.ask("SENTINEL", "CKQUORUM", SERVICE) for node in self.sentinels)
+            )
+        return False
+
+    @property
+    def url(self) -> str:
+        return f"redis://{SERVICE}/0"
+
+    @property
+    def options(self) -> dict[str, object]:
+        """OPTIONS of the alias."""
+        return {
+            "CLIENT_CLASS": "django_redis.client.SentinelClient",
+            "CONNECTION_FACTORY": "django_redis.pool.SentinelConnectionFactory",
+            "SENTINELS": [("127.0.0.1", node.port) for node in self.sentinels],
+            "SENTINEL_KWARGS": {"socket_timeout": 0.5, "socket_connect_timeout": 0.5},
+        }
+
+
+SERVICE = "jobs"
+SENTINEL = """
+sentinel monitor {service} 127.0.0.1 {port} 2
+sentinel down-after-milliseconds {service} 1000
+sentinel failover-timeout {service} 4000
+"""
+
+
+@contextlib.contextmanager
+def sentinels() -> Iterator[Trio]:
+    """A primary, its replica, and three sentinels that agree on both."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="emq-sentinels-"))
+        primary, replica = stack.enter_context(nodes(2, *AT_ONCE))
+        replica.ask("REPLICAOF", "127.0.0.1", primary.port)
+        watching = []
+        for number in range(3):
+            file = Path(folder, f"{number}.conf")
+            file.write_text(SENTINEL.format(service=SERVICE, port=primary.port))
+            watching += stack.enter_context(nodes(1, str(file), "--sentinel"))
+        trio = Trio([primary, replica], watching)
+        wait_until(trio.is_sound)
+        yield trio
 
 
 @contextlib.contextmanager

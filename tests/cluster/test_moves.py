@@ -45,7 +45,7 @@ def busy(nodes, client, probe, settings, monkeypatch):
         assert "Traceback" not in worker.output
     for queue in queues:
         assert balanced(nodes, queue) == set()
-        assert twice(nodes, queue) == {}
+        assert twice(nodes.owner(queue), queue) == {}
 
 
 def offset(nodes, queue):
@@ -61,9 +61,9 @@ def held(client, queue):
         return True
 
 
-def twice(nodes, queue):
+def twice(node, queue):
     """The jobs that were settled twice, as the whole trail of the queue says."""
-    entries = nodes.owner(queue).ask("XRANGE", queue_keys(queue).trail, "-", "+")
+    entries = node.ask("XRANGE", queue_keys(queue).trail, "-", "+")
     ended = [fact[b"id"] for _, fact in entries if fact[b"event"] in (b"completed", b"dead")]
     assert ended
     return {job_id: count for job_id, count in Counter(ended).items() if count > 1}
