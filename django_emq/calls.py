@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 from .connections import Batch, Client, Script, typed
 from .exceptions import EmqError, InvalidOption
 from .keys import Keys, queue_keys
+from .waiting import Waiting
 
 T = TypeVar("T")
 Verdict = int | EmqError
 Token = int
-Way = Client | Batch
+Way = Client | Batch | Waiting
 
 BATCH_MAX = 1000
 

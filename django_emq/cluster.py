@@ -246,8 +246,11 @@ class ClusterClient(Client):
 
     def connection(self, key: str) -> Any:
         """A new connection, outside of the pools, to the node that has a key."""
-        node = self.raw.get_redis_connection(self._owner(key))
-        return node.connection_pool.make_connection()
+        return self.at(key).connection_pool.make_connection()
+
+    def at(self, key: str) -> Any:
+        """The raw client of the node that has a key."""
+        return self.raw.get_redis_connection(self._owner(key))
 
     def nodes(self) -> list[tuple[str, Any]]:
         """The primaries in the order of their slots."""

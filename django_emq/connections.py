@@ -202,6 +202,10 @@ class Client:
         """A new connection, outside of the pool, to the server that has a key."""
         return self.raw.connection_pool.make_connection()
 
+    def at(self, key: str) -> Any:
+        """The raw client of the server that has a key."""
+        return self.raw
+
     def nodes(self) -> list[tuple[str, Any]]:
         """The servers that take writes: a name, '' where there is but one, and a raw client."""
         return [("", self.raw)]

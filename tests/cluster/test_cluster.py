@@ -178,3 +178,14 @@ def test_commands_and_pages(nodes, client, admin_client, settings):
     facts = inspector.server(connections.client())
     (wrong,) = [one for one in doctor.judge(facts) if str(one.id).endswith("D003")]
     assert "ClusterConnectionFactory" in str(wrong.hint)
+
+
+def test_waiting_for_replicas(nodes, client):
+    """WAIT goes the way of the job, to the node that has its queue, also when that has changed."""
+    queues = nodes.queues()
+    patient = tasks.mark.using(wait_replicas=1)
+    wait_until(nodes.is_sound)
+    job = patient.using(queue=queues[2]).enqueue(1)
+    assert balanced(nodes, queues[2]) == {job.id}
+    with pytest.raises(emq.TooFewReplicas, match=f"queue '{queues[0]}', but only 0 of 1"):
+        patient.using(queue=queues[0]).enqueue(1)
