@@ -205,6 +205,10 @@ def _number(low: float, high: float, unit: str, *, whole: bool = False) -> Calla
     return parse
 
 
+def _wait(value: object) -> Any:
+    return None if value is None else _number(0.01, 60, "seconds")(value)
+
+
 def _alias(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidOption("Give the name of an alias in CACHES.")
@@ -266,7 +270,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "REDACT": _names,
     "SIGN_PAYLOADS": _signing,
     "WAIT_REPLICAS": _number(0, 100, "replicas", whole=True),
-    "WAIT_TIMEOUT": _number(0.01, 60, "seconds"),
+    "WAIT_TIMEOUT": _wait,
     "QUEUES": _queues,
 }
 
