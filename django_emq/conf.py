@@ -42,6 +42,8 @@ class QueueSettings:
     max_attempts: int
     max_stalls: int
     backoff: Policy
+    wait_replicas: int  # that shall have a job before enqueue answers
+    wait_timeout: float | None  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,19 @@ class Settings:
     trail: str = "notable"  # what each queue remembers: off, notable, all
     redact: tuple[str, ...] = REDACT  # arguments whose values no page and no log shows
     sign_payloads: bool | str = False  # False, "sign" or True
+    wait_replicas: int = 0
+    wait_timeout: float | None = None  # seconds; None for 1, or half of socket_timeout if less
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
         """The settings of one queue, also of a queue that QUEUES does not name."""
         return self.queues.get(name) or QueueSettings(
-            self.lease, self.max_attempts, self.max_stalls, self.backoff
+            self.lease,
+            self.max_attempts,
+            self.max_stalls,
+            self.backoff,
+            self.wait_replicas,
+            self.wait_timeout,
         )
 
 
@@ -119,6 +128,14 @@ def read() -> tuple[Settings, list[Problem]]:
         except InvalidOption as error:
             found.append(Problem("value", where, f"{where}: {error}"))
         own[name] = replace(general.queue(name), **_read_dict(where, overrides, QUEUE_NAMES, found))
+    waits = {f"EMQ['QUEUES'][{name!r}]": one.wait_timeout for name, one in own.items()}
+    waits = {name: wait for name, wait in waits.items() if wait != general.wait_timeout}
+    waits["EMQ"] = general.wait_timeout
+    found += [
+        _too_long(where, wait, general.socket_timeout)
+        for where, wait in waits.items()
+        if wait and wait >= general.socket_timeout
+    ]
     found += [_reserved(where, name) for where, name in names.items() if name == general.prefix]
     return replace(general, queues=MappingProxyType(own)), found
 
@@ -163,6 +180,15 @@ def _reserved(where: str, name: str) -> Problem:
     return Problem("contradiction", where, sentence)
 
 
+def _too_long(where: str, wait: float, timeout: float) -> Problem:
+    setting = f"{where}['WAIT_TIMEOUT']"
+    sentence = (
+        f"{setting} is {wait:g} s, and EMQ['SOCKET_TIMEOUT'] is {timeout:g} s: the connection "
+        "would give up before the server answers. Make the first shorter, or the second longer."
+    )
+    return Problem("contradiction", setting, sentence)
+
+
 # -- parsers: value in, value out, or InvalidOption with the way out --------------------------
 
 
@@ -177,6 +203,10 @@ def _number(low: float, high: float, unit: str, *, whole: bool = False) -> Calla
         return value
 
     return parse
+
+
+def _wait(value: object) -> Any:
+    return None if value is None else _number(0.01, 60, "seconds")(value)
 
 
 def _alias(value: object) -> str:
@@ -239,6 +269,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "TRAIL": _trail,
     "REDACT": _names,
     "SIGN_PAYLOADS": _signing,
+    "WAIT_REPLICAS": _number(0, 100, "replicas", whole=True),
+    "WAIT_TIMEOUT": _wait,
     "QUEUES": _queues,
 }
 

@@ -90,6 +90,15 @@ def check_queue(queue: str, prefix: str = "emq") -> str:
     return queue
 
 
+def whole(key: str) -> str | None:
+    """The key that no one ever writes, in the slot of another one; None where that has no tag.
+
+    A call that names it is refused by a cluster while the slot is on its way to another node.
+    """
+    tagged, brace, _ = key.partition("}")
+    return f"{tagged}}}:whole" if brace else None
+
+
 @lru_cache(maxsize=4096)
 def queue_keys(queue: str, prefix: str = "emq") -> Keys:
     """Keys of a queue. Raises InvalidOption for a name that is not allowed."""

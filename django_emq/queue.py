@@ -20,11 +20,12 @@ from asgiref.sync import sync_to_async
 from . import connections, registry, scripts, signing
 from .conf import Settings, settings
 from .connections import Client
-from .exceptions import EmqError, OutcomeUnknown
+from .exceptions import EmqError, OutcomeUnknown, TooFewReplicas
 from .ids import mint
 from .jobs import Job, NewJob, encode
 from .keys import check_queue
 from .registry import AnyTask, Seconds, Task, Unsent
+from .waiting import Waiting
 
 PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
 CHUNK = 500  # jobs in one script call
@@ -37,14 +38,21 @@ def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
 
     Raises InvalidArguments for what JSON cannot carry, InvalidOption, UnknownTask;
     OutcomeUnknown when no answer came (nought or one job exists), ServerRefused when the
-    server takes no writes (nothing was stored).
+    server takes no writes (nothing was stored); TooFewReplicas when the job is stored, but not
+    by as many replicas as `wait_replicas` asks for.
     """
     task = registry.get(task) if isinstance(task, str) else task
-    queue, new = _new_job(task, args, kwargs, settings())
-    (verdict,) = push(connections.client(), queue, [new])
+    conf = settings()
+    queue, new = _new_job(task, args, kwargs, conf)
+    client = connections.client()
+    waiting = _waiting(client, queue, _replicas(task, queue, conf), conf)
+    (verdict,) = push(client, queue, [new], waiting)
     if isinstance(verdict, EmqError):
         raise verdict
-    return Job(new.id, queue, task.name, "enqueued" if verdict == 1 else "duplicate")
+    job = Job(new.id, queue, task.name, "enqueued" if verdict == 1 else "duplicate")
+    if waiting:
+        _confirm([job], [(queue, [new], waiting)])
+    return job
 
 
 def enqueue_in(delay: Seconds, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -63,34 +71,53 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     """Enqueue many jobs, made by `Task.job`; answer one Job each, in order.
 
     All are validated before the first is sent. Each 500 jobs of a queue are one step on the
-    server, which they enter together. A job that the server refuses has an `error`.
+    server, which they enter together. A job that the server refuses has an `error`. Raises
+    TooFewReplicas after the last step, where one of them lacks replicas.
 
     >>> emq.enqueue_many(send.job(user_id) for user_id in ids)
     """
     conf = settings()
     made: list[Job] = []
     by_queue: dict[str, list[tuple[int, NewJob]]] = {}
+    replicas: dict[str, int] = {}
     for at, unsent in enumerate(jobs):
         queue, job = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
         made.append(Job(job.id, queue, unsent.task.name))
         by_queue.setdefault(queue, []).append((at, job))
+        replicas[queue] = max(replicas.get(queue, 0), _replicas(unsent.task, queue, conf))
     client = connections.client()
+    sent: list[Sent] = []
     for queue, entries in by_queue.items():
         for start in range(0, len(entries), CHUNK):
             chunk = entries[start : start + CHUNK]
-            verdicts = push(client, queue, [job for _, job in chunk])
+            waiting = _waiting(client, queue, replicas[queue], conf)
+            new = [job for _, job in chunk]
+            verdicts = push(client, queue, new, waiting)
+            if waiting:
+                sent.append((queue, new, waiting))
             for (at, _), verdict in zip(chunk, verdicts, strict=True):
                 if verdict != 1:
                     made[at] = _other(made[at], verdict)
-    return made
+    return _confirm(made, sent)
 
 
-def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict]:
-    """Admit jobs of one queue, again if the reply is lost."""
+# Jobs of one queue that were sent in one call, and how many replicas have them.
+Sent = tuple[str, list[NewJob], Waiting]
+
+
+def push(
+    client: Client, queue: str, jobs: list[NewJob], waiting: Waiting | None = None
+) -> list[scripts.Verdict]:
+    """Admit jobs of one queue, again if the reply is lost.
+
+    :param waiting: what waits for replicas. While too few have the jobs, it keeps the name under
+        which they were sent: sent again, they are answered from memory.
+    """
     try:
-        producer = _idle.pop()
+        producer = (waiting and waiting.producer) or _idle.pop()
     except IndexError:
         producer = secrets.token_hex(6)
+    way = waiting or client
     pauses = iter(PAUSES)
     try:
         while True:
@@ -99,7 +126,7 @@ def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict
                 if now >= client.known_queues.get(queue, 0.0):
                     scripts.register(client, [queue])
                     client.known_queues[queue] = now + KNOWN
-                return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
+                return scripts.enqueue(way, queue, jobs, request=jobs[0].id, producer=producer)
             except OutcomeUnknown as error:
                 pause = next(pauses, None)
                 if pause is None:
@@ -109,7 +136,51 @@ def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict
                     ) from error
                 time.sleep(pause)
     finally:
-        _idle.append(producer)
+        if waiting and waiting.is_short:
+            waiting.producer = producer
+        else:
+            _idle.append(producer)
+
+
+def _replicas(task: AnyTask, queue: str, conf: Settings) -> int:
+    """How many replicas shall have a job before enqueue answers."""
+    if task.wait_replicas is not None:
+        return task.wait_replicas
+    own = conf.queues.get(queue)
+    return own.wait_replicas if own else conf.wait_replicas
+
+
+def _waiting(client: Client, queue: str, replicas: int, conf: Settings) -> Waiting | None:
+    if not replicas:
+        return None
+    seconds = conf.queue(queue).wait_timeout or min(1.0, conf.socket_timeout / 2)
+    return Waiting(client, replicas, seconds)
+
+
+def _confirm(made: list[Job], sent: list[Sent]) -> list[Job]:
+    """Answer the jobs; raise TooFewReplicas where some of those that were sent lack replicas."""
+    short = [one for one in sent if one[2].is_short]
+    if not short:
+        return made
+
+    def again() -> list[Job]:
+        for queue, jobs, waiting in short:
+            push(waiting.client, queue, jobs, waiting)
+        return _confirm(made, short)
+
+    _, _, worst = min(short, key=lambda one: one[2].acknowledged)
+    ids = [job.id for _, jobs, _ in short for job in jobs]
+    what = f"Job {ids[0]} is" if len(ids) == 1 else f"{len(ids)} jobs, from {ids[0]} on, are"
+    raise TooFewReplicas(
+        f"{what} admitted in queue {short[0][0]!r}, but only {worst.acknowledged} of "
+        f"{worst.replicas} replicas have said so within {worst.seconds:g} s. Call again() of this "
+        "exception to send the same and wait again: that makes no second job."
+        + (f" The server refused to wait: {worst.why}" if worst.why else ""),
+        made,
+        worst.replicas,
+        worst.acknowledged,
+        again,
+    )
 
 
 aenqueue = sync_to_async(enqueue)

@@ -36,6 +36,8 @@ class Task(Generic[P, R]):
     :ivar backoff: what `backoff.resolve` takes; None for the queue's BACKOFF.
     :ivar lease: how long a claim holds; None for the worker's.
     :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
+    :ivar wait_replicas: how many replicas shall have the job before enqueue answers; None for the
+        queue's WAIT_REPLICAS.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     """
 
@@ -48,6 +50,7 @@ class Task(Generic[P, R]):
     backoff: Any = None
     lease: Seconds | None = None
     result_ttl: Seconds = 0
+    wait_replicas: int | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
     is_async: bool = field(init=False, repr=False, compare=False)
@@ -60,6 +63,9 @@ class Task(Generic[P, R]):
         if self.queue is not None:
             check_queue(self.queue, prefix="")  # whether it is reserved is for the settings to say
         check_priority(self.priority)
+        wait = self.wait_replicas
+        if wait is not None and (type(wait) is not int or not 0 <= wait <= 100):
+            raise InvalidOption(f"wait_replicas is {wait!r}. Use a whole number from 0 to 100.")
         row: list[Any] = []
         for name in ("max_attempts", "max_stalls"):
             value = getattr(self, name)
@@ -127,8 +133,13 @@ class Unsent:
 
 
 # The lease belongs to the task: workers take the time between two extensions from it.
-DECORATOR = ("queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl")
-USING = ("queue", "priority", "max_attempts", "max_stalls", "run_in", "run_at")
+DECORATOR = (
+    "queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl",
+    "wait_replicas",
+)  # fmt: skip
+USING = (
+    "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "run_in", "run_at",
+)  # fmt: skip
 
 
 @overload
@@ -146,6 +157,7 @@ def task(
     backoff: Any = None,
     lease: Seconds | None = None,
     result_ttl: Seconds = 0,
+    wait_replicas: int | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 

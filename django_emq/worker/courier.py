@@ -20,7 +20,7 @@ from ..exceptions import EmqError, Refused
 from ..jobs import Claimed
 from ..log import Outage, get_logger
 from .appetite import Appetite
-from .bell import Bell, Wake
+from .bell import Bell, Pop, Wake
 from .hygiene import Hygiene
 from .ledger import Ledger
 from .options import BEAT, WINDOW, WorkerOptions
@@ -160,11 +160,11 @@ class Courier:
         if self._outbox and now >= self._outage.retry_at:
             self._asleep = False
             return
-        if self._rest(until - now):
-            self._answered()
+        if ready := self._rest(until - now):
+            self._answered(ready)
 
-    def _rest(self, seconds: float) -> bool:
-        """Sleep, and obey signals; answers whether a blocking pop has ended."""
+    def _rest(self, seconds: float) -> list[Pop]:
+        """Sleep, and obey signals; answers the blocking pops that have ended."""
         signals, ready = self.bell.wait(seconds)
         self._asleep = False
         for number in signals:
@@ -183,11 +183,11 @@ class Courier:
             return self._outage.retry_at
         return until
 
-    def _answered(self) -> None:
-        """A blocking pop has ended: by a wake, by its beat, or by a broken link."""
+    def _answered(self, ready: list[Pop]) -> None:
+        """Blocking pops have ended: by a wake, by their beat, or by a broken link."""
         self._trips.dry = False
         try:
-            self._trips.woken = self._wake.collect()
+            self._trips.woken |= self._wake.collect(ready)
         except EmqError as error:
             self._outage.failed(error)
 
@@ -216,16 +216,18 @@ class Courier:
 
     def _extend(self, now: float) -> None:
         """Extend the leases; a process with a supervisor leaves this to it."""
+
+        def extend(entry: tuple[str, list[tuple[bytes, int]]]) -> None:
+            queue, items = entry
+            for start in range(0, len(items), CALL_MAX):
+                part = items[start : start + CALL_MAX]
+                verdicts = scripts.extend(self.client, queue, part, lease_ms=self.options.lease_ms)
+                for item, verdict in zip(part, verdicts, strict=True):
+                    if isinstance(verdict, Refused):
+                        self._lost(*item)
+
         try:
-            for queue, items in self.ledger.by_queue().items():
-                for start in range(0, len(items), CALL_MAX):
-                    part = items[start : start + CALL_MAX]
-                    verdicts = scripts.extend(
-                        self.client, queue, part, lease_ms=self.options.lease_ms
-                    )
-                    for item, verdict in zip(part, verdicts, strict=True):
-                        if isinstance(verdict, Refused):
-                            self._lost(*item)
+            self.client.each(self.ledger.by_queue().items(), extend)
             self._extended_at = now
         except EmqError as error:
             self._outage.failed(error)

@@ -15,7 +15,8 @@ from time import monotonic
 from typing import Any
 
 from .. import scripts
-from ..connections import Batch, Client
+from ..batches import Batch, line_of
+from ..connections import Client
 from ..exceptions import EmqError, JobGone, ServerError
 from ..jobs import Claimed, Claims
 from ..log import Outage, get_logger
@@ -42,6 +43,7 @@ class Trip:
     groups: list[list[Outcome]]  # of one script call each
     outcomes: list[Outcome]
     asks: list[Ask]  # the first is part of the batch, the next are asked for what it did not have
+    woken: set[str]  # queues whose wake was taken before it left
     want: int
     claimer: int
 
@@ -51,7 +53,7 @@ class Trips:
 
     :ivar outbox: outcomes to be settled; runners append to it.
     :ivar dry: nothing more to claim, until a wake or `look_at`.
-    :ivar woken: a wake was taken off a queue, so a claim must follow.
+    :ivar woken: queues whose wake was taken, so a claim must follow.
     """
 
     def __init__(
@@ -64,10 +66,11 @@ class Trips:
         outage: Outage,
     ) -> None:
         self.outbox: deque[Outcome] = deque()
-        self.dry = self.woken = False
+        self.dry = False
+        self.woken: set[str] = set()
         self.look_at = 0.0  # when a dry queue has more without a wake
         self._client = client
-        self._line = client.line()
+        self._line = line_of(client)
         self._options = options
         self._worker = worker
         self._ledger = ledger
@@ -96,7 +99,7 @@ class Trips:
         """Whether to leave now: for anything when none is under way, for much beside another."""
         claim = want > 0 and not self.dry and low
         if not self._under_way:
-            return claim or self.woken or bool(self.outbox) or bool(self._requests)
+            return claim or bool(self.woken or self.outbox or self._requests)
         if len(self._under_way) == DEPTH:
             return False
         return len(self.outbox) >= MUCH or (claim and want >= MUCH)
@@ -114,8 +117,8 @@ class Trips:
         groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
         for ask in asks[:1]:
             self._claim(batch, ask, want)
-        self.woken = False
-        self._under_way.append(Trip(groups, outcomes, asks, want, claimer))
+        woken, self.woken = self.woken, set()
+        self._under_way.append(Trip(groups, outcomes, asks, woken, want, claimer))
         try:
             self._line.post(batch)
         except EmqError as error:
@@ -250,20 +253,25 @@ class Trips:
         return left
 
     def _claimed(self, trip: Trip, first: Any) -> None:
-        """Take the claim of the first queue, and ask the next ones for what it did not have."""
+        """Take the claim of the first queue, and ask the next ones for what it did not have.
+
+        A queue whose wake was taken is asked for nothing at least: that wakes the next worker.
+        """
         self.look_at = monotonic() + BEAT * 2
         left, counted = trip.want, trip.want > 0
         answer: Claims | EmqError = first
         for number, ask in enumerate(trip.asks):
             if number:
-                if counted and left <= 0:
-                    break
+                if counted and left <= 0 and ask[0] not in trip.woken:
+                    continue
                 try:
-                    answer = self._claim(self._client, ask, left)
+                    answer = self._claim(self._client, ask, max(left, 0))
                 except EmqError as error:
                     answer = error
             if isinstance(answer, EmqError):
                 self._outage.failed(answer)
+                if self._client.shards:  # the next queue may be on a server that answers
+                    continue
                 return
             del self._requests[ask]
             left -= len(answer.jobs)
