@@ -15,6 +15,7 @@ from hashlib import sha256
 from .exceptions import InvalidOption
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+PARTITION = re.compile(r"(.+)\.(0|[1-9][0-9]{0,2})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,17 @@ def check_queue(queue: str, prefix: str = "emq") -> str:
     if queue == prefix:
         raise InvalidOption(f"Queue name {queue!r} is reserved. Use another name.")
     return queue
+
+
+def partition(queue: str, number: int) -> str:
+    """The name of one partition of a queue, itself a queue with a hash tag of its own."""
+    return f"{queue}.{number}"
+
+
+def split_partition(name: str) -> tuple[str, int]:
+    """The queue that a name would be a partition of, and its number; ('', -1) for another name."""
+    found = PARTITION.match(name)
+    return (found[1], int(found[2])) if found else ("", -1)
 
 
 @lru_cache(maxsize=4096)

@@ -10,16 +10,16 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from time import monotonic
 from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from . import connections, registry, scripts, signing
+from . import connections, partitions, registry, scripts, signing
 from .conf import Settings, settings
-from .connections import Client
+from .connections import Batch, Client
 from .exceptions import EmqError, OutcomeUnknown
 from .ids import mint
 from .jobs import Job, NewJob, encode
@@ -28,6 +28,7 @@ from .registry import AnyTask, Seconds, Task, Unsent
 
 PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
 CHUNK = 500  # jobs in one script call
+ROUND = 5000  # jobs in one round trip, about
 # Seconds after which a process enters a queue again: somebody may have emptied the server since.
 KNOWN = 60.0
 
@@ -62,8 +63,9 @@ def enqueue_at(when: datetime, task: Task[..., Any] | str, /, *args: Any, **kwar
 def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     """Enqueue many jobs, made by `Task.job`; answer one Job each, in order.
 
-    All are validated before the first is sent. Each 500 jobs of a queue are one step on the
-    server, which they enter together. A job that the server refuses has an `error`.
+    All are validated before the first is sent. Each 500 jobs of a queue, or of a partition, are
+    one step on the server, which they enter together; steps of several queues share a round trip.
+    A job that the server refuses has an `error`.
 
     >>> emq.enqueue_many(send.job(user_id) for user_id in ids)
     """
@@ -75,18 +77,44 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
         made.append(Job(job.id, queue, unsent.task.name))
         by_queue.setdefault(queue, []).append((at, job))
     client = connections.client()
-    for queue, entries in by_queue.items():
-        for start in range(0, len(entries), CHUNK):
-            chunk = entries[start : start + CHUNK]
-            verdicts = push(client, queue, [job for _, job in chunk])
-            for (at, _), verdict in zip(chunk, verdicts, strict=True):
+    for lots in _rounds(by_queue):
+        news = {queue: [job for _, job in lot] for queue, lot in lots.items()}
+        verdicts = push_many(client, news)
+        for queue, lot in lots.items():
+            for (at, _), verdict in zip(lot, verdicts[queue], strict=True):
                 if verdict != 1:
                     made[at] = _other(made[at], verdict)
     return made
 
 
+Lots = dict[str, list[tuple[int, NewJob]]]
+
+
+def _rounds(by_queue: Lots) -> Iterator[Lots]:
+    """Up to 500 jobs of each queue at a time.
+
+    No queue twice in a round trip: of a producer's calls to a queue only the last is remembered.
+    """
+    longest = max(map(len, by_queue.values()), default=0)
+    for start in range(0, longest, CHUNK):
+        lots: Lots = {}
+        for queue, entries in by_queue.items():
+            if lot := entries[start : start + CHUNK]:
+                lots[queue] = lot
+            if sum(map(len, lots.values())) >= ROUND:
+                yield lots
+                lots = {}
+        if lots:
+            yield lots
+
+
 def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict]:
     """Admit jobs of one queue, again if the reply is lost."""
+    return push_many(client, {queue: jobs})[queue]
+
+
+def push_many(client: Client, lots: dict[str, list[NewJob]]) -> dict[str, list[scripts.Verdict]]:
+    """Admit jobs by queue in one round trip, again if a reply is lost."""
     try:
         producer = _idle.pop()
     except IndexError:
@@ -95,14 +123,12 @@ def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict
     try:
         while True:
             try:
-                now = monotonic()
-                if now >= client.known_queues.get(queue, 0.0):
-                    scripts.register(client, [queue])
-                    client.known_queues[queue] = now + KNOWN
-                return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
+                _enter(client, lots)
+                return _send(client, lots, producer)
             except OutcomeUnknown as error:
                 pause = next(pauses, None)
                 if pause is None:
+                    queue, jobs = next(iter(lots.items()))
                     raise OutcomeUnknown(
                         f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is "
                         f"unknown whether job {jobs[0].id} was stored: {error}"
@@ -110,6 +136,32 @@ def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict
                 time.sleep(pause)
     finally:
         _idle.append(producer)
+
+
+def _enter(client: Client, queues: Iterable[str]) -> None:
+    """Have the queues in the registry."""
+    now = monotonic()
+    if new := [queue for queue in queues if now >= client.known_queues.get(queue, 0.0)]:
+        scripts.register(client, new)
+        client.known_queues.update(dict.fromkeys(new, now + KNOWN))
+
+
+def _send(
+    client: Client, lots: dict[str, list[NewJob]], producer: str
+) -> dict[str, list[scripts.Verdict]]:
+    """One script call a queue; raises the first error of any: all may be sent again."""
+    if len(lots) == 1:  # needs no pipeline
+        ((queue, jobs),) = lots.items()
+        verdicts = scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
+        return {queue: verdicts}
+    batch = Batch(client)
+    for queue, jobs in lots.items():
+        scripts.enqueue(batch, queue, jobs, request=jobs[0].id, producer=producer)
+    answers = batch.send()
+    failed = [answer for answer in answers if isinstance(answer, EmqError)]
+    if failed:
+        raise next((error for error in failed if isinstance(error, OutcomeUnknown)), failed[0])
+    return dict(zip(lots, answers, strict=True))
 
 
 aenqueue = sync_to_async(enqueue)
@@ -135,6 +187,8 @@ def _new_job(
     job_id = mint()
     if conf.sign_payloads:
         payload = signing.sealed(payload, job_id)
+    if conf.queues:
+        queue = partitions.place(conf, queue, job_id, task.partition_key)
     return queue, NewJob(job_id, payload, task.priority, task.due, task.fields)
 
 

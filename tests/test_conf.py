@@ -336,7 +336,7 @@ def test_an_unknown_name_of_a_queue_is_refused() -> None:
     found = problem({"QUEUES": {"mail": {"MAX_ATEMPTS": 2}}})
     assert found.sentence == (
         "EMQ['QUEUES']['mail']['MAX_ATEMPTS'] is not a setting. The nearest known name is "
-        "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF."
+        "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF, PARTITIONS."
     )
 
 

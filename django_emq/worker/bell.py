@@ -15,6 +15,7 @@ from typing import Any
 
 from ..connections import Client
 from ..keys import queue_keys
+from .turns import Turns
 
 SLACK = 3.0  # seconds after which an overdue reply means a dead link
 
@@ -65,9 +66,11 @@ class Wake:
     :param beat: seconds after which the server answers "nothing"; a random part is taken off.
     """
 
-    def __init__(self, client: Client, queues: tuple[str, ...], beat: float, bell: Bell) -> None:
+    def __init__(self, client: Client, turns: Turns, beat: float, bell: Bell) -> None:
         self._client = client
-        self._keys = [queue_keys(queue, client.prefix).wake for queue in queues]
+        self._turns = turns
+        self._keys = {queue: queue_keys(queue, client.prefix).wake for queue in turns.queues}
+        self._queues = {key.encode(): queue for queue, key in self._keys.items()}
         self._beat = beat * random.uniform(0.75, 1.0)
         self._selector = bell.selector
         self._connection: Any = None
@@ -84,17 +87,20 @@ class Wake:
                 self._connection.connect()
                 self._socket = self._connection._sock
                 self._selector.register(self._socket, selectors.EVENT_READ)
-            self._connection.send_command("BLPOP", *self._keys, f"{self._beat:.3f}")
+            # The server takes the first list that has something, so none may always be last.
+            keys = [self._keys[queue] for queue in self._turns.all()]
+            self._connection.send_command("BLPOP", *keys, f"{self._beat:.3f}")
             self.overdue_at = monotonic() + self._beat + SLACK
         except self._client.failures as error:
             self.drop()
             raise self._client.failed(error) from error
 
-    def collect(self) -> bool:
-        """Read the reply that has come: whether it was a wake. Raises an EmqError."""
+    def collect(self) -> str:
+        """Read the reply that has come: which queue it woke for, or ''. Raises an EmqError."""
         self.overdue_at = 0.0
         try:
-            return self._connection.read_response() is not None
+            reply = self._connection.read_response()
+            return self._queues[reply[0]] if reply else ""
         except self._client.failures as error:
             self.drop()
             raise self._client.failed(error) from error

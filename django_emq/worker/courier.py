@@ -31,6 +31,7 @@ from .outcome import Outcome, report
 from .page import QUIET, STOP, STOP_NOW, Page
 from .presence import rss_mb
 from .runner import LoopRunner, Runner
+from .turns import Turns
 
 logger = get_logger("worker")
 
@@ -76,13 +77,16 @@ class Courier:
         self.runners = [Runner(self, slot, self.loop) for slot in range(options.threads)]
         self.bell = Bell()
         self._appetite = Appetite(self.runners, self.loop, self.inbox)
-        self._wake = Wake(client, options.queues, BEAT, self.bell)
+        self._turns = Turns(options.queues)
+        self._wake = Wake(client, self._turns, BEAT, self.bell)
         self._outbox: deque[Outcome] = deque()
         self._unsettled: list[Outcome] = []  # sent before, answer unknown
         self._requests: dict[str, int] = {}  # claims whose answer is unknown, by queue
         self._request = 0
         self._asleep = False
-        self._dry = self._woken = False  # nothing more to claim; a wake was taken
+        self._dry = False  # nothing more to claim
+        self._woken = ""  # the queue for which a wake was taken
+        self._look = True  # ask all partitions, and not only the next one
         self._look_at = 0.0  # when a dry queue has more without a wake
         self._tick_at = self._grace_ends = 0.0
         self._outage = Outage(logger, self.worker)
@@ -131,7 +135,7 @@ class Courier:
             self._abandon()
             return
         if self._dry and now >= self._look_at:
-            self._dry = False
+            self._dry, self._look = False, True
         want = 0 if self.stopping or self.quiet else self._appetite.want(now)
         deliver = bool(self._outbox or self._unsettled)
         claim = bool(self._woken or self._requests)
@@ -192,6 +196,7 @@ class Courier:
         self._dry = False
         try:
             self._woken = self._wake.collect()
+            self._look = self._look or not self._woken
         except EmqError as error:
             self._outage.failed(error)
 
@@ -212,7 +217,8 @@ class Courier:
         # that it was given are ours.
         queues = [*self._requests]
         if want or self._woken:
-            queues += [queue for queue in self.options.queues if queue not in self._requests]
+            order = self._turns.next(self._woken, look=self._look or self.options.burst)
+            queues += [queue for queue in order if queue not in self._requests]
         for queue in queues[:1]:
             self._claim(batch, queue, want)
         try:
@@ -286,9 +292,10 @@ class Courier:
 
     def _claim_on(self, queues: list[str], want: int, first: Any) -> None:
         """Take the claim of the first queue, and ask the next ones for what it did not have."""
-        self._woken = False
-        self._look_at = monotonic() + BEAT * 2
         left, counted = want, want > 0
+        if (counted and self._look) or not self._turns.split:  # else not all are asked
+            self._look_at = monotonic() + BEAT * 2
+        self._woken, self._look = "", self._look and not counted
         answer: Claims | EmqError = first
         for number, queue in enumerate(queues):
             if number:
@@ -303,6 +310,7 @@ class Courier:
                 return
             del self._requests[queue]
             left -= len(answer.jobs)
+            self._turns.told(queue, rich=counted and left <= 0)
             self._take(queue, answer)
         self._dry = counted and left > 0
 
