@@ -27,10 +27,12 @@ from django.core.signals import setting_changed
 
 from .backoff import DEFAULT, Policy, resolve
 from .exceptions import InvalidOption
-from .keys import check_queue
+from .keys import check_queue, partition, split_partition
 
 PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 DAY = 86400
+NAME_MAX = 128  # characters of a queue's name
+PARTITIONS_MAX = 64  # each costs a worker a few commands in ten seconds
 REDACT = ("password", "passwd", "secret", "token", "api_key", "authorization")
 
 
@@ -44,6 +46,7 @@ class QueueSettings:
     backoff: Policy
     wait_replicas: int  # that shall have a job before enqueue answers
     wait_timeout: float | None  # seconds
+    partitions: int = 0  # queues that its jobs are spread over; 0 for none but itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,9 @@ class Settings:
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
-        """The settings of one queue, also of a queue that QUEUES does not name."""
-        return self.queues.get(name) or QueueSettings(
+        """The settings of one queue, also of a partition and of what QUEUES does not name."""
+        own = self.queues.get(name) or self.queues.get(self.whole(name))
+        return own or QueueSettings(
             self.lease,
             self.max_attempts,
             self.max_stalls,
@@ -79,6 +83,19 @@ class Settings:
             self.wait_replicas,
             self.wait_timeout,
         )
+
+    def whole(self, name: str) -> str:
+        """The queue that people know: ``events`` for its partition ``events.3``, else the name."""
+        queue, _ = split_partition(name)
+        own = self.queues.get(queue)
+        return queue if own and own.partitions else name
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """The queues on the server that take the jobs of one: its partitions, or itself."""
+        own = self.queues.get(name)
+        if own is None or not own.partitions:
+            return (name,)
+        return tuple(partition(name, number) for number in range(own.partitions))
 
 
 NAMES = tuple(item.name.upper() for item in fields(Settings))
@@ -127,7 +144,10 @@ def read() -> tuple[Settings, list[Problem]]:
             names[where] = _queue_name(name)
         except InvalidOption as error:
             found.append(Problem("value", where, f"{where}: {error}"))
-        own[name] = replace(general.queue(name), **_read_dict(where, overrides, QUEUE_NAMES, found))
+        own[name] = replace(general.queue(""), **_read_dict(where, overrides, QUEUE_NAMES, found))
+        last = own[name].partitions - 1
+        if last >= 0 and where in names and len(partition(name, last)) > NAME_MAX:
+            found.append(_long_name(f"{where}['PARTITIONS']", name))
     waits = {f"EMQ['QUEUES'][{name!r}]": one.wait_timeout for name, one in own.items()}
     waits = {name: wait for name, wait in waits.items() if wait != general.wait_timeout}
     waits["EMQ"] = general.wait_timeout
@@ -137,7 +157,11 @@ def read() -> tuple[Settings, list[Problem]]:
         if wait and wait >= general.socket_timeout
     ]
     found += [_reserved(where, name) for where, name in names.items() if name == general.prefix]
-    return replace(general, queues=MappingProxyType(own)), found
+    general = replace(general, queues=MappingProxyType(own))
+    for where, name in names.items():
+        if general.whole(name) != name:
+            found.append(_taken(where, name, general.whole(name)))
+    return general, found
 
 
 def _read_dict(
@@ -165,6 +189,8 @@ def _read_dict(
 def _unknown(setting: str, name: object, known: Iterable[str]) -> Problem:
     if name in NAMES:
         way_out = f"{name} holds for all queues: move it to EMQ itself."
+    elif name in QUEUE_NAMES:
+        way_out = f"{name} holds for single queues: move it to their entries in QUEUES."
     else:
         nearest = difflib.get_close_matches(str(name).upper(), known, n=1, cutoff=0)
         way_out = f"The nearest known name is {nearest[0]!r}."
@@ -187,6 +213,27 @@ def _too_long(where: str, wait: float, timeout: float) -> Problem:
         "would give up before the server answers. Make the first shorter, or the second longer."
     )
     return Problem("contradiction", setting, sentence)
+
+
+def _taken(where: str, name: str, queue: str) -> Problem:
+    return Problem("contradiction", where, f"{where} names {name!r}. {taken(name, queue)}")
+
+
+def taken(name: str, queue: str) -> str:
+    """What is wrong with a queue that is called like a partition of another one."""
+    return (
+        f"EMQ['QUEUES'][{queue!r}]['PARTITIONS'] spreads {queue!r} over queues of such names, so "
+        f"the jobs of {name!r} would be among its own: rename one of the two. What holds for all "
+        f"partitions is set in the entry of {queue!r}."
+    )
+
+
+def _long_name(where: str, name: str) -> Problem:
+    sentence = (
+        f"{where}: the names of the partitions would have more than {NAME_MAX} characters. Use a "
+        f"shorter name than {name!r}."
+    )
+    return Problem("value", where, sentence)
 
 
 # -- parsers: value in, value out, or InvalidOption with the way out --------------------------
@@ -272,6 +319,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "WAIT_REPLICAS": _number(0, 100, "replicas", whole=True),
     "WAIT_TIMEOUT": _wait,
     "QUEUES": _queues,
+    "PARTITIONS": _number(1, PARTITIONS_MAX, "partitions", whole=True),
 }
 
 

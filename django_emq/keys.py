@@ -15,6 +15,7 @@ from hashlib import sha256
 from .exceptions import InvalidOption
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+PARTITION = re.compile(r"(.+)\.(0|[1-9][0-9]{0,2})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,17 @@ def whole(key: str) -> str | None:
     """
     tagged, brace, _ = key.partition("}")
     return f"{tagged}}}:whole" if brace else None
+
+
+def partition(queue: str, number: int) -> str:
+    """The name of one partition of a queue, itself a queue with a hash tag of its own."""
+    return f"{queue}.{number}"
+
+
+def split_partition(name: str) -> tuple[str, int]:
+    """The queue that a name would be a partition of, and its number; ('', -1) for another name."""
+    found = PARTITION.match(name)
+    return (found[1], int(found[2])) if found else ("", -1)
 
 
 @lru_cache(maxsize=4096)

@@ -39,6 +39,8 @@ class Task(Generic[P, R]):
     :ivar wait_replicas: how many replicas shall have the job before enqueue answers; None for the
         queue's WAIT_REPLICAS.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
+    :ivar partition_key: jobs of one key are in one partition of the queue, if it has any; None
+        spreads by the job's id.
     """
 
     func: Callable[P, R]
@@ -53,6 +55,7 @@ class Task(Generic[P, R]):
     wait_replicas: int | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
+    partition_key: str | None = None
     is_async: bool = field(init=False, repr=False, compare=False)
     keep_ms: int = field(init=False, repr=False, compare=False)
     lease_ms: int = field(init=False, repr=False, compare=False)
@@ -80,6 +83,9 @@ class Task(Generic[P, R]):
             resolve(self.backoff)
         if self.run_in is not None and self.run_at is not None:
             raise InvalidOption("Both run_in and run_at are given. Use one of them.")
+        key = self.partition_key
+        if key is not None and (not isinstance(key, str) or not key):
+            raise InvalidOption(f"partition_key is {key!r}. Use a text, for instance 'customer-7'.")
         due = due_at(self.run_at) if self.run_at is not None else ""
         due = due_in(_seconds(self.run_in)) if self.run_in is not None else due
         for name, value in (
@@ -134,12 +140,10 @@ class Unsent:
 
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
-    "queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl",
-    "wait_replicas",
+    "queue", "priority", "max_attempts", "max_stalls", "wait_replicas",
+    "backoff", "lease", "result_ttl",
 )  # fmt: skip
-USING = (
-    "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "run_in", "run_at",
-)  # fmt: skip
+USING = (*DECORATOR[:5], "run_in", "run_at", "partition_key")
 
 
 @overload

@@ -348,7 +348,7 @@ def test_an_unknown_name_of_a_queue_is_refused() -> None:
     assert found.sentence == (
         "EMQ['QUEUES']['mail']['MAX_ATEMPTS'] is not a setting. The nearest known name is "
         "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF, "
-        "WAIT_REPLICAS, WAIT_TIMEOUT."
+        "WAIT_REPLICAS, WAIT_TIMEOUT, PARTITIONS."
     )
 
 

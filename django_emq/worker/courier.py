@@ -29,6 +29,7 @@ from .page import QUIET, STOP, STOP_NOW, Page
 from .presence import rss_mb
 from .runner import LoopRunner, Runner
 from .trips import Trips
+from .turns import Turns
 
 logger = get_logger("worker")
 
@@ -72,9 +73,12 @@ class Courier:
         self.runners = [Runner(self, slot, self.loop) for slot in range(options.threads)]
         self.bell = Bell()
         self._appetite = Appetite(self.runners, self.loop, self.inbox)
-        self._wake = Wake(client, options.queues, BEAT, self.bell)
+        turns = Turns(options.queues)
+        self._wake = Wake(client, turns, BEAT, self.bell)
         self._outage = Outage(logger, self.worker)
-        self._trips = Trips(client, options, self.worker, self.ledger, self.inbox, self._outage)
+        self._trips = Trips(
+            client, options, turns, self.worker, self.ledger, self.inbox, self._outage
+        )
         self._outbox = self._trips.outbox
         self._asleep = False
         self._tick_at = self._grace_ends = 0.0
@@ -125,7 +129,7 @@ class Courier:
             return
         trips = self._trips
         if trips.dry and now >= trips.look_at:
-            trips.dry = False
+            trips.dry, trips.look = False, True
         want = 0
         if not (self.stopping or self.quiet):
             want = self._appetite.want(now, trips.asked)
@@ -187,7 +191,9 @@ class Courier:
         """Blocking pops have ended: by a wake, by their beat, or by a broken link."""
         self._trips.dry = False
         try:
-            self._trips.woken |= self._wake.collect(ready)
+            woken = self._wake.collect(ready)
+            self._trips.woken |= woken
+            self._trips.look |= not woken
         except EmqError as error:
             self._outage.failed(error)
 

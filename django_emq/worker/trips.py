@@ -24,6 +24,7 @@ from .appetite import CHUNK
 from .ledger import Ledger
 from .options import BEAT, WorkerOptions
 from .outcome import Outcome, report
+from .turns import Turns
 
 logger = get_logger("worker")
 
@@ -46,6 +47,7 @@ class Trip:
     woken: set[str]  # queues whose wake was taken before it left
     want: int
     claimer: int
+    all_asked: bool  # no partition was left out
 
 
 class Trips:
@@ -54,12 +56,14 @@ class Trips:
     :ivar outbox: outcomes to be settled; runners append to it.
     :ivar dry: nothing more to claim, until a wake or `look_at`.
     :ivar woken: queues whose wake was taken, so a claim must follow.
+    :ivar look: ask all partitions of a queue, and not only those whose turn it is.
     """
 
     def __init__(
         self,
         client: Client,
         options: WorkerOptions,
+        turns: Turns,
         worker: str,
         ledger: Ledger,
         inbox: SimpleQueue[Claimed | None],
@@ -68,10 +72,12 @@ class Trips:
         self.outbox: deque[Outcome] = deque()
         self.dry = False
         self.woken: set[str] = set()
+        self.look = True
         self.look_at = 0.0  # when a dry queue has more without a wake
         self._client = client
         self._line = line_of(client)
         self._options = options
+        self._turns = turns
         self._worker = worker
         self._ledger = ledger
         self._inbox = inbox
@@ -117,8 +123,9 @@ class Trips:
         groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
         for ask in asks[:1]:
             self._claim(batch, ask, want)
-        woken, self.woken = self.woken, set()
-        self._under_way.append(Trip(groups, outcomes, asks, woken, want, claimer))
+        trip = Trip(groups, outcomes, asks, self.woken, want, claimer, all_asked=self.look)
+        self.woken, self.look = set(), self.look and not want
+        self._under_way.append(trip)
         try:
             self._line.post(batch)
         except EmqError as error:
@@ -169,7 +176,8 @@ class Trips:
         """
         asks = self._unanswered()
         if want or self.woken:
-            new = ((queue, claimer) for queue in self._options.queues)
+            order = self._turns.next(self.woken, look=self.look or self._options.burst)
+            new = ((queue, claimer) for queue in order)
             asks += [ask for ask in new if ask not in self._requests]
         return asks
 
@@ -212,6 +220,7 @@ class Trips:
         self._outage.failed(error)
         outcomes = [outcome for trip in self._under_way for outcome in trip.outcomes]
         self._under_way.clear()
+        self.look = True  # some of them were asked, and their answer is unknown
         self._put_back(outcomes)
 
     def _put_back(self, outcomes: list[Outcome]) -> None:
@@ -257,8 +266,9 @@ class Trips:
 
         A queue whose wake was taken is asked for nothing at least: that wakes the next worker.
         """
-        self.look_at = monotonic() + BEAT * 2
         left, counted = trip.want, trip.want > 0
+        if not self._turns.split or (counted and trip.all_asked):
+            self.look_at = monotonic() + BEAT * 2
         answer: Claims | EmqError = first
         for number, ask in enumerate(trip.asks):
             if number:
@@ -275,6 +285,7 @@ class Trips:
                 return
             del self._requests[ask]
             left -= len(answer.jobs)
+            self._turns.told(ask[0], rich=counted and left <= 0)
             self._take(ask[0], answer)
         self.dry = counted and left > 0
 
