@@ -36,6 +36,8 @@ class Task(Generic[P, R]):
     :ivar backoff: what `backoff.resolve` takes; None for the queue's BACKOFF.
     :ivar lease: how long a claim holds; None for the worker's.
     :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
+    :ivar fence_key: the resource that the job writes to, for instance ``invoice:42``: each claim
+        for it is given a higher number, whatever the job; see `JobContext.fence`.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     """
 
@@ -48,6 +50,7 @@ class Task(Generic[P, R]):
     backoff: Any = None
     lease: Seconds | None = None
     result_ttl: Seconds = 0
+    fence_key: str | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
     is_async: bool = field(init=False, repr=False, compare=False)
@@ -70,6 +73,8 @@ class Task(Generic[P, R]):
         lease_ms = 0 if self.lease is None else _milliseconds("lease", self.lease, least=1)
         if lease_ms:
             row += ("lease_ms", lease_ms)
+        if self.fence_key is not None:
+            row += ("fence_key", _fence_key(self.fence_key))
         if not isinstance(self.backoff, str):  # a path is imported when it is needed
             resolve(self.backoff)
         if self.run_in is not None and self.run_at is not None:
@@ -127,8 +132,11 @@ class Unsent:
 
 
 # The lease belongs to the task: workers take the time between two extensions from it.
-DECORATOR = ("queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl")
-USING = ("queue", "priority", "max_attempts", "max_stalls", "run_in", "run_at")
+DECORATOR = (
+    *("queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl"),
+    "fence_key",
+)
+USING = ("queue", "priority", "max_attempts", "max_stalls", "fence_key", "run_in", "run_at")
 
 
 @overload
@@ -146,6 +154,7 @@ def task(
     backoff: Any = None,
     lease: Seconds | None = None,
     result_ttl: Seconds = 0,
+    fence_key: str | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
@@ -220,6 +229,15 @@ def _path(func: Any) -> str:
 
 def _origin(func: Any) -> str:
     return f"{func.__module__}.{func.__qualname__}"
+
+
+def _fence_key(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value) <= 200:
+        raise InvalidOption(
+            f"fence_key is {value!r}. Name the resource in 1 to 200 printable characters, for "
+            "instance 'invoice:42'."
+        )
+    return value
 
 
 def _seconds(value: Seconds) -> float:
