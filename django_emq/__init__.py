@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .backoff import Exponential, Fixed, Linear
     from .context import JobContext, current_job
+    from .effects import Once, effect, fenced_update, idempotency_key
     from .exceptions import (
         Bury,
         Discard,
+        EffectError,
         EmqError,
         InvalidArguments,
         InvalidOption,
         InvalidTask,
         JobGone,
+        LeaseLost,
         NoCurrentJob,
         OutcomeUnknown,
         PayloadTooLarge,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
         VersionFence,
     )
     from .jobs import Job
+    from .models import FencedModel
     from .queue import (
         aenqueue,
         aenqueue_at,
@@ -57,12 +61,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "backoff": "Exponential Fixed Linear",
     "context": "JobContext current_job",
+    "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
-        "Bury Discard EmqError InvalidArguments InvalidOption InvalidTask JobGone NoCurrentJob "
-        "OutcomeUnknown PayloadTooLarge Refused Retry ServerError ServerRefused Snooze StaleToken "
-        "TooFewReplicas UnknownTask VersionFence"
+        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask JobGone "
+        "LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry ServerError "
+        "ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
     ),
     "jobs": "Job",
+    "models": "FencedModel",
     "queue": (
         "aenqueue aenqueue_at aenqueue_in aenqueue_many cas enqueue enqueue_at enqueue_in "
         "enqueue_many"
@@ -74,8 +80,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = [
     "Bury",
     "Discard",
+    "EffectError",
     "EmqError",
     "Exponential",
+    "FencedModel",
     "Fixed",
     "InvalidArguments",
     "InvalidOption",
@@ -83,8 +91,10 @@ __all__ = [
     "Job",
     "JobContext",
     "JobGone",
+    "LeaseLost",
     "Linear",
     "NoCurrentJob",
+    "Once",
     "OutcomeUnknown",
     "PayloadTooLarge",
     "Refused",
@@ -104,10 +114,13 @@ __all__ = [
     "aenqueue_many",
     "cas",
     "current_job",
+    "effect",
     "enqueue",
     "enqueue_at",
     "enqueue_in",
     "enqueue_many",
+    "fenced_update",
+    "idempotency_key",
     "task",
 ]
 

@@ -64,7 +64,7 @@ def check(**kwargs: object) -> list[CheckMessage]:
     alias = aliases.read(values.cache_alias)
     found += _partitions(values)
     found += _backend(alias, values)
-    found += _leases(values)
+    found += _leases(values) + _effects(values)
     if alias is not None and alias.is_django_redis:
         for one in ALIAS_CHECKS:
             found += one(alias, values)
@@ -286,6 +286,17 @@ def _leases(values: Settings) -> list[CheckMessage]:
         for setting, lease in leases.items()
         if values.socket_timeout >= lease * 2 / 3
     ]
+
+
+def _effects(values: Settings) -> list[CheckMessage]:
+    """W005: a job may be given back from the morgue for as long as it is kept there."""
+    fact = (
+        "EMQ['EFFECT_TTL'] is not longer than DEAD_TTL. A job that is given back from the morgue "
+        "would repeat an effect whose record is gone: make EFFECT_TTL longer."
+    )
+    hint = "Or leave it out: a year."
+    wrong = values.effect_ttl <= values.dead_ttl
+    return [Warning(fact, hint=hint, id="django_emq.W005")] if wrong else []
 
 
 # -- settings of the alias that the queue does not follow -------------------------------------

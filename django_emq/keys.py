@@ -36,6 +36,7 @@ class Keys:
     events: str  # channel, progress of jobs as JSON
     limiter: str  # string, claims in the running window of the rate limit
     jobs: str  # prefix of the rows
+    fences: str  # prefix of the keys that `fence` spells
 
     def job(self, job_id: str) -> str:
         """Key of the row: a hash."""
@@ -56,6 +57,10 @@ class Keys:
     def claims(self, worker: str, claimer: int = 0) -> str:
         """Key that remembers a worker's last claim under a number: a string with a time to live."""
         return f"{self.base}claims:{worker}" + (f":{claimer}" if claimer else "")
+
+    def fence(self, key: str) -> str:
+        """Key of the last number of a resource (`fence_key`): a string with a time to live."""
+        return self.fences + key
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
@@ -131,6 +136,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         events=base + "events",
         limiter=base + "limiter",
         jobs=base + "job:",
+        fences=base + "fence:",
     )
 
 

@@ -38,6 +38,8 @@ class Task(Generic[P, R]):
     :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
     :ivar wait_replicas: how many replicas shall have the job before enqueue answers; None for the
         queue's WAIT_REPLICAS.
+    :ivar fence_key: the resource that the job writes to, for instance ``invoice:42``: each claim
+        for it is given a higher number, whatever the job; see `JobContext.fence`.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     :ivar partition_key: jobs of one key are in one partition of the queue, if it has any; None
         spreads by the job's id.
@@ -53,6 +55,7 @@ class Task(Generic[P, R]):
     lease: Seconds | None = None
     result_ttl: Seconds = 0
     wait_replicas: int | None = None
+    fence_key: str | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
     partition_key: str | None = None
@@ -79,6 +82,8 @@ class Task(Generic[P, R]):
         lease_ms = 0 if self.lease is None else _milliseconds("lease", self.lease, least=1)
         if lease_ms:
             row += ("lease_ms", lease_ms)
+        if self.fence_key is not None:
+            row += ("fence_key", _fence_key(self.fence_key))
         if not isinstance(self.backoff, str):  # a path is imported when it is needed
             resolve(self.backoff)
         if self.run_in is not None and self.run_at is not None:
@@ -140,10 +145,10 @@ class Unsent:
 
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
-    "queue", "priority", "max_attempts", "max_stalls", "wait_replicas",
+    "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
     "backoff", "lease", "result_ttl",
 )  # fmt: skip
-USING = (*DECORATOR[:5], "run_in", "run_at", "partition_key")
+USING = (*DECORATOR[:6], "run_in", "run_at", "partition_key")
 
 
 @overload
@@ -162,6 +167,7 @@ def task(
     lease: Seconds | None = None,
     result_ttl: Seconds = 0,
     wait_replicas: int | None = None,
+    fence_key: str | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
@@ -236,6 +242,15 @@ def _path(func: Any) -> str:
 
 def _origin(func: Any) -> str:
     return f"{func.__module__}.{func.__qualname__}"
+
+
+def _fence_key(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value) <= 200:
+        raise InvalidOption(
+            f"fence_key is {value!r}. Name the resource in 1 to 200 printable characters, for "
+            "instance 'invoice:42'."
+        )
+    return value
 
 
 def _seconds(value: Seconds) -> float:

@@ -160,19 +160,28 @@ def claim(
     count = min(count, BATCH_MAX)
     due = min(due, BATCH_MAX)
     trail = (client.trail_max, client.trail_all)
-    args = (k.jobs, request, worker, lease_ms, count, due, *trail)
+    args = (k.jobs, request, worker, lease_ms, count, due, *trail, k.fences)
 
     sent_at = monotonic()
 
     def parse(reply: list[Any]) -> Claims:
         fields = iter(reply)
-        next_ms, receipt = next(fields), next(fields)
+        next_ms, receipt, fences = next(fields), next(fields), next(fields)
         quads = zip(fields, fields, fields, fields, strict=True)
         jobs = [Claimed(*quad, queue, sent_at) for quad in quads]
+        if fences:
+            _fence(jobs, fences)
         return Claims(next_ms, receipt, jobs)
 
     result: Claims = run(client, "claim", (*names, k.claims(worker, claimer), k.trail), args, parse)
     return result
+
+
+def _fence(jobs: list[Claimed], fences: bytes) -> None:
+    """Enter the numbers of resources, given as ``<place of the job>:<number> …``."""
+    for pair in fences.split():
+        place, _, number = pair.partition(b":")
+        jobs[int(place)].fence = int(number)
 
 
 def complete(

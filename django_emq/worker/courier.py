@@ -246,7 +246,7 @@ class Courier:
         for runner in self.runners:
             context = runner.running
             if context is not None and context.claimed is job:
-                context.lost = True
+                context.lose()
                 logger.info("lease lost: %r goes on, but cannot settle", context)
                 return
         if not self.loop.cancel(job):
