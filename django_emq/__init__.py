@@ -43,11 +43,13 @@ if TYPE_CHECKING:
         aenqueue_at,
         aenqueue_in,
         aenqueue_many,
+        aenqueue_on_commit,
         cas,
         enqueue,
         enqueue_at,
         enqueue_in,
         enqueue_many,
+        enqueue_on_commit,
     )
     from .registry import Task, Unsent, task
 
@@ -63,8 +65,8 @@ _HOMES = {
     ),
     "jobs": "Job",
     "queue": (
-        "aenqueue aenqueue_at aenqueue_in aenqueue_many cas enqueue enqueue_at enqueue_in "
-        "enqueue_many"
+        "aenqueue aenqueue_at aenqueue_in aenqueue_many aenqueue_on_commit cas enqueue enqueue_at "
+        "enqueue_in enqueue_many enqueue_on_commit"
     ),
     "registry": "Task Unsent task",
 }
@@ -100,12 +102,14 @@ __all__ = [
     "aenqueue_at",
     "aenqueue_in",
     "aenqueue_many",
+    "aenqueue_on_commit",
     "cas",
     "current_job",
     "enqueue",
     "enqueue_at",
     "enqueue_in",
     "enqueue_many",
+    "enqueue_on_commit",
     "task",
 ]
 

@@ -42,6 +42,8 @@ class QueueSettings:
     max_attempts: int
     max_stalls: int
     backoff: Policy
+    on_commit: bool | str = False
+    outbox: bool | str = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,19 @@ class Settings:
     trail: str = "notable"  # what each queue remembers: off, notable, all
     redact: tuple[str, ...] = REDACT  # arguments whose values no page and no log shows
     sign_payloads: bool | str = False  # False, "sign" or True
+    on_commit: bool | str = False  # True, or the alias of a database
+    outbox: bool | str = False  # True, or the alias of a database
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
         """The settings of one queue, also of a queue that QUEUES does not name."""
         return self.queues.get(name) or QueueSettings(
-            self.lease, self.max_attempts, self.max_stalls, self.backoff
+            self.lease,
+            self.max_attempts,
+            self.max_stalls,
+            self.backoff,
+            self.on_commit,
+            self.outbox,
         )
 
 
@@ -216,6 +225,13 @@ def _signing(value: object) -> bool | str:
     return value if isinstance(value, bool) else "sign"
 
 
+def _database(value: object) -> bool | str:
+    if isinstance(value, bool) or (isinstance(value, str) and value in django_settings.DATABASES):
+        return value
+    known = ", ".join(map(repr, django_settings.DATABASES))
+    raise InvalidOption(f"Give True, False, or an alias in DATABASES: {known}.")
+
+
 def _queues(value: object) -> Mapping[Any, object]:
     if not isinstance(value, Mapping):
         raise InvalidOption("Give a dict of dicts, for instance {'mail': {'LEASE': 60}}.")
@@ -239,6 +255,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "TRAIL": _trail,
     "REDACT": _names,
     "SIGN_PAYLOADS": _signing,
+    "ON_COMMIT": _database,
+    "OUTBOX": _database,
     "QUEUES": _queues,
 }
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.core.checks import CheckMessage, Error, Info, Warning, run_checks
 
-from . import connections, inspector, rights, scripts
+from . import connections, inspector, outbox_checks, rights, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError, ServerRefused
@@ -38,6 +38,7 @@ def examine(
     :param scans: thousands of keys among which strangers are looked for.
     """
     found = [*judge(facts), *_rights(client, role), *_neighbours(client, facts, scans)]
+    found += outbox_checks.findings()
     shown = [one for one in found if not one.is_silenced()]
     return sorted(shown, key=lambda one: (-one.level, str(one.id)))
 

@@ -2,6 +2,7 @@
 
 Every call mints the id of its job and names itself, so it may be sent twice: when a reply is
 lost it is sent again, and the server answers it from memory. One call never makes two jobs.
+A call inside a transaction may be told to wait for its commit (`commit.plan`).
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.db import transaction
 
-from . import connections, registry, scripts, signing
+from . import commit, connections, registry, scripts, signing
 from .conf import Settings, settings
 from .connections import Client
 from .exceptions import EmqError, OutcomeUnknown
@@ -39,8 +42,32 @@ def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
     OutcomeUnknown when no answer came (nought or one job exists), ServerRefused when the
     server takes no writes (nothing was stored).
     """
+    return _enqueue(task, args, kwargs)
+
+
+def enqueue_on_commit(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
+    """`enqueue` after the commit of the transaction that is open; at once where none is.
+
+    After a rollback there is no job. What `enqueue` raises for the task and its arguments is raised
+    here; what it raises for the server comes out of the block that commits.
+    """
+    return _enqueue(task, args, kwargs, at_once=False)
+
+
+def _enqueue(
+    task: Task[..., Any] | str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    at_once: bool = True,
+) -> Job:
     task = registry.get(task) if isinstance(task, str) else task
-    queue, new = _new_job(task, args, kwargs, settings())
+    conf = settings()
+    queue, new = _new_job(task, args, kwargs, conf)
+    plan = commit.plan(task, queue, conf, at_once=at_once)
+    if plan is not None:
+        _defer(plan, {queue: [new]})
+        return Job(new.id, queue, task.name, "deferred")
     (verdict,) = push(connections.client(), queue, [new])
     if isinstance(verdict, EmqError):
         raise verdict
@@ -69,20 +96,51 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     """
     conf = settings()
     made: list[Job] = []
-    by_queue: dict[str, list[tuple[int, NewJob]]] = {}
+    plans: dict[commit.Plan | None, dict[str, list[tuple[int, NewJob]]]] = {}
     for at, unsent in enumerate(jobs):
         queue, job = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
-        made.append(Job(job.id, queue, unsent.task.name))
-        by_queue.setdefault(queue, []).append((at, job))
-    client = connections.client()
-    for queue, entries in by_queue.items():
-        for start in range(0, len(entries), CHUNK):
-            chunk = entries[start : start + CHUNK]
-            verdicts = push(client, queue, [job for _, job in chunk])
-            for (at, _), verdict in zip(chunk, verdicts, strict=True):
-                if verdict != 1:
-                    made[at] = _other(made[at], verdict)
+        plan = commit.plan(unsent.task, queue, conf)
+        status = "enqueued" if plan is None else "deferred"
+        made.append(Job(job.id, queue, unsent.task.name, status))
+        plans.setdefault(plan, {}).setdefault(queue, []).append((at, job))
+    now = plans.pop(None, {})
+    for plan, by_queue in plans.items():
+        if plan is not None:
+            _defer(plan, {queue: [job for _, job in jobs] for queue, jobs in by_queue.items()})
+    for queue, entries in now.items():
+        verdicts = _push_all(queue, [job for _, job in entries])
+        for (at, _), verdict in zip(entries, verdicts, strict=True):
+            if verdict != 1:
+                made[at] = _other(made[at], verdict)
     return made
+
+
+def _defer(plan: commit.Plan, jobs: dict[str, list[NewJob]]) -> None:
+    """Have jobs, by queue, sent after the commit that they wait for."""
+    if plan.outbox:
+        from . import outbox
+
+        outbox.store(plan.database, jobs)
+        return
+    transaction.on_commit(partial(_committed, jobs), using=plan.database)
+
+
+def _committed(jobs: dict[str, list[NewJob]]) -> None:
+    """Send jobs whose transaction has been committed; raises the first refusal, all being sent."""
+    refusals = [
+        verdict
+        for queue, new in jobs.items()
+        for verdict in _push_all(queue, new)
+        if isinstance(verdict, EmqError)
+    ]
+    if refusals:
+        raise refusals[0]
+
+
+def _push_all(queue: str, jobs: list[NewJob]) -> Iterator[scripts.Verdict]:
+    client = connections.client()
+    for start in range(0, len(jobs), CHUNK):
+        yield from push(client, queue, jobs[start : start + CHUNK])
 
 
 def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict]:
@@ -95,10 +153,7 @@ def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict
     try:
         while True:
             try:
-                now = monotonic()
-                if now >= client.known_queues.get(queue, 0.0):
-                    scripts.register(client, [queue])
-                    client.known_queues[queue] = now + KNOWN
+                introduce(client, queue)
                 return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
             except OutcomeUnknown as error:
                 pause = next(pauses, None)
@@ -112,7 +167,16 @@ def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict
         _idle.append(producer)
 
 
+def introduce(client: Client, queue: str) -> None:
+    """Check the version fence and enter a queue in the registry, once a minute."""
+    now = monotonic()
+    if now >= client.known_queues.get(queue, 0.0):
+        scripts.register(client, [queue])
+        client.known_queues[queue] = now + KNOWN
+
+
 aenqueue = sync_to_async(enqueue)
+aenqueue_on_commit = sync_to_async(enqueue_on_commit)
 aenqueue_in = sync_to_async(enqueue_in)
 aenqueue_at = sync_to_async(enqueue_at)
 aenqueue_many = sync_to_async(enqueue_many)

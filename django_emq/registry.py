@@ -36,6 +36,9 @@ class Task(Generic[P, R]):
     :ivar backoff: what `backoff.resolve` takes; None for the queue's BACKOFF.
     :ivar lease: how long a claim holds; None for the worker's.
     :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
+    :ivar on_commit: whether a job is sent after the commit; True, False, or the alias of a
+        database whose commit it is; None for the queue's ON_COMMIT.
+    :ivar outbox: whether it is stored in the caller's transaction; as `on_commit`.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     """
 
@@ -48,6 +51,8 @@ class Task(Generic[P, R]):
     backoff: Any = None
     lease: Seconds | None = None
     result_ttl: Seconds = 0
+    on_commit: bool | str | None = None
+    outbox: bool | str | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
     is_async: bool = field(init=False, repr=False, compare=False)
@@ -70,6 +75,12 @@ class Task(Generic[P, R]):
         lease_ms = 0 if self.lease is None else _milliseconds("lease", self.lease, least=1)
         if lease_ms:
             row += ("lease_ms", lease_ms)
+        for name in ("on_commit", "outbox"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (bool, str)):
+                raise InvalidOption(
+                    f"{name} is {value!r}. Use True, False, or the alias of a database."
+                )
         if not isinstance(self.backoff, str):  # a path is imported when it is needed
             resolve(self.backoff)
         if self.run_in is not None and self.run_at is not None:
@@ -127,8 +138,13 @@ class Unsent:
 
 
 # The lease belongs to the task: workers take the time between two extensions from it.
-DECORATOR = ("queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl")
-USING = ("queue", "priority", "max_attempts", "max_stalls", "run_in", "run_at")
+DECORATOR = (
+    "queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl",
+    "on_commit", "outbox",
+)  # fmt: skip
+USING = (
+    "queue", "priority", "max_attempts", "max_stalls", "on_commit", "outbox", "run_in", "run_at",
+)  # fmt: skip
 
 
 @overload
@@ -146,6 +162,8 @@ def task(
     backoff: Any = None,
     lease: Seconds | None = None,
     result_ttl: Seconds = 0,
+    on_commit: bool | str | None = None,
+    outbox: bool | str | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 

@@ -1,13 +1,7 @@
 """Connections to a real PostgreSQL: cut, broken, left open, counted."""
 
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,6 +9,7 @@ import pytest
 import django_emq as emq
 from django_emq import inspector
 from tests.helpers import QUEUE, burst
+from tests.postgres import cluster, connect, entry
 from tests.probe import state, tasks
 from tests.processes import Worker, manage, wait_until
 from tests.variant import variant
@@ -22,68 +17,19 @@ from tests.variant import variant
 pytestmark = pytest.mark.postgresql
 
 
-def program(name: str) -> str:
-    """Path of one of PostgreSQL's programs: on PATH, or where Debian keeps the newest."""
-    found = shutil.which(name)
-    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    assert found or places, f"{name} was not found: install postgresql"
-    return found or str(places[-1])
-
-
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """The folder of the socket of a cluster of our own, migrated; gone at the end."""
-    # PostgreSQL refuses to run as root.
-    user = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-    with tempfile.TemporaryDirectory(prefix="emq-pg-") as folder:
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        start = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}"]
-        start += ["-c", "fsync=off", "-c", "max_connections=40"]
-        data = f"{folder}/data"
-        as_user = {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C"}}
-        if os.geteuid() == 0:
-            as_user |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        initdb = [program("initdb"), "-D", data, "-A", "trust", "-U", "emq", "--no-sync"]
-        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, **as_user)
-        server = subprocess.Popen(
-            [program("postgres"), "-D", data, *start], stderr=subprocess.DEVNULL, **as_user
-        )
-        try:
-            wait_until(lambda: can_connect(folder))
-            done = manage("migrate", "auth", "-v", "0", **databases(folder, 0))
-            assert done.returncode == 0, done.stderr
-            yield folder
-        finally:
-            server.terminate()
-            server.wait(20)
-
-
-def connect(folder: str) -> psycopg.Connection:
-    return psycopg.connect(host=folder, user="emq", dbname="postgres", autocommit=True)
-
-
-def can_connect(folder: str) -> bool:
-    try:
-        connect(folder).close()
-    except psycopg.OperationalError:
-        return False
-    return True
+    with cluster() as folder:
+        done = manage("migrate", "auth", "-v", "0", **databases(folder, 0))
+        assert done.returncode == 0, done.stderr
+        yield folder
 
 
 def databases(folder, age):
     """Settings of a worker on this cluster."""
-    return variant(
-        DATABASES={
-            "default": {
-                "ENGINE": "django.db.backends.postgresql",
-                "NAME": "postgres",
-                "USER": "emq",
-                "HOST": folder,
-                "CONN_MAX_AGE": age,
-                "OPTIONS": {"application_name": "worker"},
-            }
-        }
-    )
+    options = {"application_name": "worker"}
+    return variant(DATABASES={"default": entry(folder, CONN_MAX_AGE=age, OPTIONS=options)})
 
 
 @pytest.fixture

@@ -8,15 +8,17 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import Error
 
-from django_emq import connections
+from django_emq import connections, relay
 from django_emq.exceptions import EmqError
 from django_emq.reaper import BATCH, Reaper
 
 from ._base import EmqCommand, positive, read_queues, seconds
 
 HELP = """\
-Sweep queues: take back jobs whose worker is lost, make due jobs ready, trim the morgue.
+Sweep queues: take back jobs whose worker is lost, make due jobs ready, trim the morgue, and push
+what waits in the outbox, where one is used.
 
   manage.py emq_reaper                        all queues, every 2 seconds
   manage.py emq_reaper mail --interval 0.5    one queue, twice a second
@@ -51,7 +53,8 @@ class Command(EmqCommand):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, lambda *_: reaper.stop())
         self.say(f"reaper ready: {', '.join(queues) or 'all queues'}")
-        reaper.run()
+        with relay.relaying(client):
+            reaper.run()
         self.say(self.summary(reaper))
 
     def once(self, reaper: Reaper) -> None:
@@ -61,7 +64,10 @@ class Command(EmqCommand):
         try:
             for queue in reaper.queues or tuple(inspector.queues(reaper.client)):
                 reaper.sweep(queue, seconds=math.inf)
-        except EmqError as error:
+            relays = relay.Relay(reaper.client, relay.watched())
+            for database in relays.databases:
+                relays.drain(database)
+        except (EmqError, Error) as error:
             raise CommandError(f"The sweep did not end: {error}") from error
         self.say(self.summary(reaper))
 
