@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
+from django.db import connections as databases
 
 from tests.processes import wait_until
 
@@ -54,6 +55,19 @@ def entry(folder: str, **options: object) -> dict[str, object]:
     """The cluster's database as an entry of DATABASES."""
     engine = "django.db.backends.postgresql"
     return {"ENGINE": engine, "NAME": "postgres", "USER": "emq", "HOST": folder, **options}
+
+
+@contextlib.contextmanager
+def alias(name: str, folder: str, **options: object) -> Iterator[None]:
+    """Have this process know the cluster's database by an alias, during the block."""
+    made = databases.configure_settings({"default": entry(folder, **options)})
+    databases.settings[name] = made["default"]
+    try:
+        yield
+    finally:
+        databases[name].close()
+        del databases[name]
+        del databases.settings[name]
 
 
 def connect(folder: str) -> psycopg.Connection:

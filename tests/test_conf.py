@@ -78,6 +78,8 @@ def test_every_setting_is_read(settings: Any) -> None:
         "TRAIL": "all",
         "REDACT": ["pin"],
         "SIGN_PAYLOADS": "sign",
+        "ON_COMMIT": True,
+        "OUTBOX": "default",
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -98,7 +100,9 @@ def test_every_setting_is_read(settings: Any) -> None:
         trail="all",
         redact=("pin",),
         sign_payloads="sign",
-        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30))},
+        on_commit=True,
+        outbox="default",
+        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), True, "default")},
     )
 
 
@@ -336,7 +340,8 @@ def test_an_unknown_name_of_a_queue_is_refused() -> None:
     found = problem({"QUEUES": {"mail": {"MAX_ATEMPTS": 2}}})
     assert found.sentence == (
         "EMQ['QUEUES']['mail']['MAX_ATEMPTS'] is not a setting. The nearest known name is "
-        "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF."
+        "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF, "
+        "ON_COMMIT, OUTBOX."
     )
 
 
