@@ -1,22 +1,18 @@
-"""What can be wrong with an outbox: in the settings, in the database, and in what waits there."""
+"""What can be wrong with an outbox: in the settings and tasks, and in the database."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from django.core.checks import CheckMessage, Error, Warning
-from django.db import Error as DatabaseError
 from django.db import connections as databases
 from django.db import router
 
 from . import commit, conf, registry
 from .exceptions import InvalidOption
-from .inspector import span
 from .models import Outbox
-from .relay import waiting, watched
-
-LONG_S = 60.0  # that a row may wait: a relay looks every few seconds
+from .relay import watched
 
 
 def check_aliases(**kwargs: object) -> list[CheckMessage]:
@@ -71,33 +67,3 @@ def check_tables(**kwargs: Any) -> list[CheckMessage]:
 def has_table(alias: str) -> bool:
     """Whether a database has the outbox's table. Raises what the database raises."""
     return Outbox._meta.db_table in databases[alias].introspection.table_names()
-
-
-def findings() -> Iterator[CheckMessage]:
-    """D060, D061: nothing waits for long in the outboxes that are in use, and they can be read."""
-    for alias in watched():
-        try:
-            there = waiting(alias)
-        except DatabaseError as error:
-            yield _finding(
-                Error,
-                61,
-                f"The outbox of the database {alias!r} cannot be read: {error}",
-                f"See whether the database runs, and whether manage.py migrate django_emq "
-                f"--database {alias} has been run",
-            )
-            continue
-        if there.oldest_s is not None and there.oldest_s > LONG_S:
-            yield _finding(
-                Warning,
-                60,
-                f"{there.rows} rows with {there.jobs} jobs wait in the outbox of the database "
-                f"{alias!r}, the oldest for {span(there.oldest_s)}: no relay runs, or it cannot "
-                "push them",
-                "Run a worker, emq_reaper or emq_relay, and look into its log",
-            )
-
-
-def _finding(kind: Any, number: int, fact: str, fix: str) -> CheckMessage:
-    message: CheckMessage = kind(f"{fact}.", hint=f"{fix}.", id=f"django_emq.D{number:03}")
-    return message

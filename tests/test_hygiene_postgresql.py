@@ -86,8 +86,10 @@ KINDS = ["failed query", "autocommit", "aborted", "cursor", "closed"]
 
 
 @pytest.mark.parametrize(("age", "threads"), [(0, "3"), (60, "1"), (60, "3")])
-def test_a_broken_transaction_stays_with_its_job(probe, client, postgres, admin, age, threads):
-    """B105: good jobs after it succeed at their first attempt, and its rows are rolled back."""
+def test_B105_broken_transaction_passes_to_the_next_job(
+    probe, client, postgres, admin, age, threads
+):
+    """Good jobs after it succeed at their first attempt, and its rows are rolled back."""
     for kind in KINDS:
         emq.enqueue_many(state.break_transaction.job(kind) for _ in range(3))
         emq.enqueue_many(state.count_groups.job("good") for _ in range(6))

@@ -63,42 +63,31 @@ def way(request):
 
 
 def test_B106_job_runs_before_or_without_the_commit(client, way):
-    """Before the commit nothing is stored, after it each job once, in the order of the calls."""
-    with transaction.atomic():
-        made = [*way(), *WAYS["plain"]()]
-        assert {job.status for job in made} == {"deferred"}
-        assert stored(client) == []
-    assert stored(client) == [job.id for job in made]
+    """Nothing is stored before the commit; after it each job once, in the order of the calls.
 
-
-def test_B106_rolled_back(client, way):
-    """After a rollback there is no job."""
-    with rolled_back():
-        way()
-    assert stored(client) == []
-
-
-def test_B106_rolled_back_in_part(client, way):
-    """What an inner block enqueued is gone with it; what stands around it is there."""
+    After a rollback there is none, after that of an inner block those around it. Outside of a
+    transaction it is stored at once.
+    """
     with transaction.atomic():
         kept = way()
         with rolled_back():
             way()
         with transaction.atomic():
             kept += way()
+        kept += WAYS["plain"]()
+        assert {job.status for job in kept} == {"deferred"}
         assert stored(client) == []
     assert stored(client) == [job.id for job in kept]
-
-
-def test_B106_outside_of_a_transaction(client, way):
-    """There is nothing to wait for: at once."""
-    made = way()
-    assert {job.status for job in made} == {"enqueued"}
-    assert stored(client) == [job.id for job in made]
+    with rolled_back():
+        way()
+    assert stored(client) == [job.id for job in kept]
+    now = way()
+    assert {job.status for job in now} == {"enqueued"}
+    assert stored(client) == [job.id for job in (*kept, *now)]
 
 
 @pytest.mark.parametrize("setting", [{"ON_COMMIT": True}, {"QUEUES": {QUEUE: {"ON_COMMIT": True}}}])
-def test_B106_the_opt_out(client, settings, setting):
+def test_the_opt_out(client, settings, setting):
     """With the setting on, a call that says so is sent at once, and only that."""
     settings.EMQ = {**settings.EMQ, **setting}
     with transaction.atomic():
@@ -155,72 +144,73 @@ def test_the_asynchronous_forms(client):
 # -- which database ---------------------------------------------------------------------------
 
 
-class TestTwoDatabases:
-    """The alias says whose commit it is; without one it is that of "default"."""
+two_databases = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
-    pytestmark = pytest.mark.django_db(transaction=True, databases=["default", "other"])
 
-    @pytest.mark.parametrize("by", ["option", "setting", "queue"])
-    def test_B107_which_databases_commit(self, client, settings, by):
-        """A job with an alias follows that one alone, whatever is open around it or inside."""
-        task = tasks.mark
-        if by == "option":
-            task = tasks.mark.using(on_commit="other")
-        elif by == "setting":
-            settings.EMQ = {**settings.EMQ, "ON_COMMIT": "other"}
-        else:
-            settings.EMQ = {**settings.EMQ, "QUEUES": {QUEUE: {"ON_COMMIT": "other"}}}
+@two_databases
+@pytest.mark.parametrize("by", ["option", "setting", "queue"])
+def test_B107_which_databases_commit(client, settings, by):
+    """A job with an alias follows that one alone, whatever is open around it or inside."""
+    task = tasks.mark
+    if by == "option":
+        task = tasks.mark.using(on_commit="other")
+    elif by == "setting":
+        settings.EMQ = {**settings.EMQ, "ON_COMMIT": "other"}
+    else:
+        settings.EMQ = {**settings.EMQ, "QUEUES": {QUEUE: {"ON_COMMIT": "other"}}}
+    with transaction.atomic("other"):
+        with transaction.atomic():
+            one = task.enqueue(1)
+        assert stored(client) == []
+    assert stored(client) == [one.id]
+    with rolled_back():
         with transaction.atomic("other"):
-            with transaction.atomic():
-                one = task.enqueue(1)
-            assert stored(client) == []
-        assert stored(client) == [one.id]
-        with rolled_back():
-            with transaction.atomic("other"):
-                two = task.enqueue(2)
-            assert stored(client) == [one.id, two.id]
-            three = task.enqueue(3)  # nothing is open on "other"
-            assert three.status == "enqueued"
-        with rolled_back("other"):
-            task.enqueue(4)
-        assert stored(client) == [one.id, two.id, three.id]
+            two = task.enqueue(2)
+        assert stored(client) == [one.id, two.id]
+        three = task.enqueue(3)  # nothing is open on "other"
+        assert three.status == "enqueued"
+    with rolled_back("other"):
+        task.enqueue(4)
+    assert stored(client) == [one.id, two.id, three.id]
 
-    def test_B107_without_an_alias(self, client):
-        """It follows "default", also inside a transaction of another database."""
-        with transaction.atomic("other"):
-            one = LATER.enqueue(1)
-            assert one.status == "enqueued"
-            with transaction.atomic():
-                two = LATER.enqueue(2)
-                assert stored(client) == [one.id]
-            assert stored(client) == [one.id, two.id]
 
-    def test_B107_requests_in_a_transaction(self, client, monkeypatch):
-        """ATOMIC_REQUESTS of another database: its commit, if that is the one named."""
-        from django.core.handlers.base import BaseHandler
+@two_databases
+def test_without_an_alias(client):
+    """It follows "default", also inside a transaction of another database."""
+    with transaction.atomic("other"):
+        one = LATER.enqueue(1)
+        assert one.status == "enqueued"
+        with transaction.atomic():
+            two = LATER.enqueue(2)
+            assert stored(client) == [one.id]
+        assert stored(client) == [one.id, two.id]
 
-        monkeypatch.setitem(
-            transaction.get_connection("other").settings_dict, "ATOMIC_REQUESTS", True
-        )
-        seen = []
 
-        def view(request):
-            waits = tasks.mark.using(on_commit="other").enqueue(request)
-            seen.append(LATER.enqueue(request).id)
-            assert waits.id not in stored(client)
-            if request:
-                raise ZeroDivisionError
-            seen.append(waits.id)
+@two_databases
+def test_requests_in_a_transaction(client, monkeypatch):
+    """ATOMIC_REQUESTS of another database: its commit, if that is the one named."""
+    from django.core.handlers.base import BaseHandler
 
-        wrapped = BaseHandler().make_view_atomic(view)
-        wrapped(0)
-        with pytest.raises(ZeroDivisionError):
-            wrapped(1)
-        assert stored(client) == sorted(seen)
+    monkeypatch.setitem(transaction.get_connection("other").settings_dict, "ATOMIC_REQUESTS", True)
+    seen = []
+
+    def view(request):
+        waits = tasks.mark.using(on_commit="other").enqueue(request)
+        seen.append(LATER.enqueue(request).id)
+        assert waits.id not in stored(client)
+        if request:
+            raise ZeroDivisionError
+        seen.append(waits.id)
+
+    wrapped = BaseHandler().make_view_atomic(view)
+    wrapped(0)
+    with pytest.raises(ZeroDivisionError):
+        wrapped(1)
+    assert stored(client) == sorted(seen)
 
 
 @pytest.mark.parametrize("option", ["on_commit", "outbox"])
-def test_B107_an_unknown_alias(client, option):
+def test_an_unknown_alias(client, option):
     """It is an error at the call, with the nearest known one, in a transaction and outside."""
     task = tasks.mark.using(**{option: "defualt"})
     sentence = "There is no database 'defualt' in DATABASES. Did you mean 'default'?"
@@ -278,6 +268,33 @@ def test_no_connection_is_opened_to_find_out(client):
     connection.close()
     assert LATER.enqueue(1).status == "enqueued"
     assert connection.connection is None
+
+
+# -- the record that a job is about -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_B111_the_record_is_gone_when_the_job_runs(probe, client, declared):
+    """A failure like any other: three tries, then the morgue with the exception's name.
+
+    Where the task's backoff says that this error is final, there is one try. The worker lives, and
+    the next job runs.
+    """
+    gone = Group.objects.create(name="gone")
+    task = state.rename_or_give_up if declared else state.rename
+    job = task.enqueue(gone.pk)
+    key = gone.pk
+    gone.delete()
+    tasks.mark.enqueue("next")
+    burst()
+    assert probe.marks() == ["next"]
+    row = inspector.row(client, QUEUE, job.id)
+    assert (row["state"], row["attempts"]) == ("dead", "1" if declared else "3")
+    assert "DoesNotExist" in row["last_error"]
+    assert f'"args":[{key}]' in row["payload"]
+
+
+# -- tests ------------------------------------------------------------------------------------
 
 
 class InATestCase(TestCase):

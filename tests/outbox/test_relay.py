@@ -12,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 import django_emq as emq
-from django_emq import outbox_checks, registry, relay
+from django_emq import doctor, registry, relay
 from django_emq.models import Outbox
 from django_emq.relay import Relay
 from tests import postgres
@@ -115,7 +115,7 @@ def test_stats_doctor_and_admin(client, settings, alias, task, left, capsys, adm
     """Rows that wait, and the oldest; without an outbox nothing is said of it."""
     call_command("emq_stats")
     assert "outbox" not in capsys.readouterr().out
-    assert list(outbox_checks.findings()) == []
+    assert list(doctor.outboxes()) == []
     settings.EMQ = {**settings.EMQ, "OUTBOX": True}
     emq.enqueue_many(task.job("secret stuff") for _ in range(3))
     call_command("emq_stats")
@@ -123,9 +123,9 @@ def test_stats_doctor_and_admin(client, settings, alias, task, left, capsys, adm
     call_command("emq_stats", "--json")
     (told,) = json.loads(capsys.readouterr().out)["outboxes"]
     assert (told["database"], told["rows"], told["jobs"]) == ("default", 1, 3)
-    assert list(outbox_checks.findings()) == []
+    assert list(doctor.outboxes()) == []
     Outbox.objects.update(stored_at=timezone.now() - timedelta(hours=2))
-    (finding,) = outbox_checks.findings()
+    (finding,) = doctor.outboxes()
     assert finding.id == "django_emq.D060"
     assert "the oldest for 2.0 h" in finding.msg
     page = admin_client.get(reverse("admin:django_emq_outbox_changelist"))
@@ -184,5 +184,5 @@ def test_a_table_that_is_not_there(cluster, settings, django_db_blocker, capsys)
         assert checked("database", databases=["default"]) == []
         with pytest.raises(CommandError, match="has no outbox: run manage.py migrate django_emq"):
             call_command("emq_relay", "--once")
-        (finding,) = outbox_checks.findings()
+        (finding,) = doctor.outboxes()
         assert finding.id == "django_emq.D061"
