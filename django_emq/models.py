@@ -99,7 +99,7 @@ class Outbox(models.Model):
     the order of the calls, also those of several rows of one transaction.
     """
 
-    id = models.UUIDField(primary_key=True, editable=False, verbose_name=_("id"))
+    id = models.UUIDField(primary_key=True, editable=False)
     batch = models.UUIDField(editable=False)  # the rows that keep their order: a transaction's
     queue = models.CharField(max_length=128, verbose_name=_("queue"))
     count = models.PositiveIntegerField(verbose_name=_("jobs"))

@@ -15,9 +15,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.UUIDField(
-                        editable=False, primary_key=True, serialize=False, verbose_name="id"
-                    ),
+                    models.UUIDField(editable=False, primary_key=True, serialize=False),
                 ),
                 ("batch", models.UUIDField(editable=False)),
                 ("queue", models.CharField(max_length=128, verbose_name="queue")),

@@ -351,13 +351,15 @@ def test_a_site_of_ones_own(db, client, yard, rf):
     clear_url_caches()
 
 
-def test_there_are_no_tables(db):
-    """dumpdata and the like do not look for one, and no migration is missing."""
+def test_the_outbox_is_the_only_table(db):
+    """dumpdata and the like do not look for others, and no migration is missing."""
     from django.db import connection
 
     from django_emq.models import Queue
 
-    assert [t for t in connection.introspection.table_names() if "emq" in t] == []
+    assert [t for t in connection.introspection.table_names() if "emq" in t] == [
+        "django_emq_outbox"
+    ]
     assert list(Queue.objects.all()) == []
     out = StringIO()
     call_command("dumpdata", "django_emq", "--all", stdout=out)

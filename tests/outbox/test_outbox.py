@@ -3,13 +3,15 @@
 import pytest
 from django.db import connections as databases
 from django.db import transaction
+from django.test import TestCase
 
 import django_emq as emq
-from django_emq import connections, outbox, scripts
+from django_emq import connections, outbox, relay, scripts
 from django_emq.keys import queue_keys
 from django_emq.models import Outbox
 from tests.helpers import QUEUE, point_at
 from tests.outbox.boxes import drain, on_sqlite, rows, work
+from tests.probe import tasks
 from tests.test_on_commit import rolled_back, stored
 
 # -- ends of a transaction --------------------------------------------------------------------
@@ -55,6 +57,75 @@ def test_many_jobs_are_few_rows(client, alias, task, monkeypatch):
         made += emq.enqueue_many(task.job("x" * size) for size in (400, 400, 400, 2000, 400))
         assert [row.count for row in rows(alias)][3:] == [2, 1, 1, 1]
     assert stored(client) == [job.id for job in made]
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_two_databases(client):
+    """The row is in the database that is named, and follows its commit alone."""
+    task = tasks.mark.using(outbox="other")
+    with transaction.atomic("other"):
+        with rolled_back():
+            job = task.enqueue(1)
+        assert (len(rows("other")), rows("default"), stored(client)) == (1, [], [])
+    assert (rows("other"), stored(client)) == ([], [job.id])
+    with transaction.atomic():
+        with rolled_back("other"):
+            task.enqueue(2)
+        alone = task.enqueue(3)  # no transaction is open there
+        assert stored(client) == [job.id, alone.id]
+
+
+class Reads:
+    """A router that writes the outbox to one database."""
+
+    def db_for_write(self, model, **hints):
+        return "other" if model is Outbox else None
+
+
+@pytest.mark.django_db(transaction=True, databases=["default", "other"])
+def test_a_router_says_where(client, settings):
+    """True is the database that the routers write it to."""
+    settings.DATABASE_ROUTERS = [Reads()]
+    settings.EMQ = {**settings.EMQ, "OUTBOX": True}
+    with transaction.atomic("other"):
+        job = tasks.mark.enqueue(1)
+        assert (len(rows("other")), rows("default"), stored(client)) == (1, [], [])
+    assert stored(client) == [job.id]
+    assert relay.watched() == ("other",)
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("option", "where"),
+    [
+        ({}, "outbox"),
+        ({"outbox": False}, "server"),
+        ({"on_commit": False}, "server"),
+        ({"on_commit": True}, "memory"),
+        ({"on_commit": True, "outbox": True}, "outbox"),
+    ],
+)
+def test_what_goes_before_what(client, settings, option, where):
+    """The call before the settings, the outbox before on_commit."""
+    settings.EMQ = {**settings.EMQ, "OUTBOX": True}
+    with rolled_back():
+        tasks.mark.using(**option).enqueue(1)
+        found = {"outbox": len(rows("default")), "server": len(stored(client))}
+        assert {name for name, count in found.items() if count} == {where} - {"memory"}
+
+
+class InATestCase(TestCase):
+    """Where the commit never comes, what is captured is pushed, and only that."""
+
+    def test_captured_and_run(self):
+        """Also beside rows that were stored before, in the same transaction."""
+        client = connections.client()
+        task = tasks.mark.using(outbox=True)
+        task.enqueue("not captured")
+        with self.captureOnCommitCallbacks(execute=True):
+            made = [task.enqueue(1), task.enqueue(2)]
+        assert stored(client) == [job.id for job in made]
+        assert len(rows("default")) == 1
 
 
 # -- the push ---------------------------------------------------------------------------------
