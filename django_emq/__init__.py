@@ -48,11 +48,13 @@ if TYPE_CHECKING:
         aenqueue_at,
         aenqueue_in,
         aenqueue_many,
+        aenqueue_on_commit,
         cas,
         enqueue,
         enqueue_at,
         enqueue_in,
         enqueue_many,
+        enqueue_on_commit,
     )
     from .registry import Task, Unsent, task
 
@@ -70,8 +72,8 @@ _HOMES = {
     "jobs": "Job",
     "models": "FencedModel",
     "queue": (
-        "aenqueue aenqueue_at aenqueue_in aenqueue_many cas enqueue enqueue_at enqueue_in "
-        "enqueue_many"
+        "aenqueue aenqueue_at aenqueue_in aenqueue_many aenqueue_on_commit cas enqueue enqueue_at "
+        "enqueue_in enqueue_many enqueue_on_commit"
     ),
     "registry": "Task Unsent task",
 }
@@ -112,6 +114,7 @@ __all__ = [
     "aenqueue_at",
     "aenqueue_in",
     "aenqueue_many",
+    "aenqueue_on_commit",
     "cas",
     "current_job",
     "effect",
@@ -119,6 +122,7 @@ __all__ = [
     "enqueue_at",
     "enqueue_in",
     "enqueue_many",
+    "enqueue_on_commit",
     "fenced_update",
     "idempotency_key",
     "task",

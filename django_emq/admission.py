@@ -46,7 +46,7 @@ def admit(lots: Lots, replicas: Mapping[str, int]) -> tuple[Verdicts, list[Sent]
     found: Verdicts = {queue: [] for queue in lots}
     sent: list[Sent] = []
     for queue, count in replicas.items():
-        for start in range(0, len(lots[queue]) if count else 0, CHUNK):
+        for start in range(0, len(lots.get(queue, ())) if count else 0, CHUNK):
             jobs = lots[queue][start : start + CHUNK]
             wait = waiting(client, queue, count, conf)
             found[queue] += push(client, queue, jobs, wait)

@@ -46,6 +46,8 @@ class QueueSettings:
     backoff: Policy
     wait_replicas: int  # that shall have a job before enqueue answers
     wait_timeout: float | None  # seconds
+    on_commit: bool | str
+    outbox: bool | str
     partitions: int = 0  # queues that its jobs are spread over; 0 for none but itself
 
 
@@ -71,6 +73,8 @@ class Settings:
     sign_payloads: bool | str = False  # False, "sign" or True
     wait_replicas: int = 0
     wait_timeout: float | None = None  # seconds; None for 1, or half of socket_timeout if less
+    on_commit: bool | str = False  # True, or the alias of a database
+    outbox: bool | str = False  # True, or the alias of a database
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
@@ -83,6 +87,8 @@ class Settings:
             self.backoff,
             self.wait_replicas,
             self.wait_timeout,
+            self.on_commit,
+            self.outbox,
         )
 
     def whole(self, name: str) -> str:
@@ -294,6 +300,13 @@ def _signing(value: object) -> bool | str:
     return value if isinstance(value, bool) else "sign"
 
 
+def _database(value: object) -> bool | str:
+    if isinstance(value, bool) or (isinstance(value, str) and value in django_settings.DATABASES):
+        return value
+    known = ", ".join(map(repr, django_settings.DATABASES))
+    raise InvalidOption(f"Give True, False, or an alias in DATABASES: {known}.")
+
+
 def _queues(value: object) -> Mapping[Any, object]:
     if not isinstance(value, Mapping):
         raise InvalidOption("Give a dict of dicts, for instance {'mail': {'LEASE': 60}}.")
@@ -320,6 +333,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "SIGN_PAYLOADS": _signing,
     "WAIT_REPLICAS": _number(0, 100, "replicas", whole=True),
     "WAIT_TIMEOUT": _wait,
+    "ON_COMMIT": _database,
+    "OUTBOX": _database,
     "QUEUES": _queues,
     "PARTITIONS": _number(1, PARTITIONS_MAX, "partitions", whole=True),
 }

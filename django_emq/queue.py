@@ -2,17 +2,20 @@
 
 Every call mints the id of its job and names itself, so it may be sent twice: when a reply is
 lost it is sent again, and the server answers it from memory. One call never makes two jobs.
+A call inside a transaction may be told to wait for its commit (`commit.plan`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.db import transaction
 
-from . import connections, partitions, registry, scripts, signing
+from . import commit, connections, partitions, registry, scripts, signing
 from .admission import Lots, admit, confirm, push, replicas_of, waiting
 from .conf import Settings, settings
 from .exceptions import EmqError
@@ -30,11 +33,35 @@ def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
     server takes no writes (nothing was stored); TooFewReplicas when the job is stored, but not
     by as many replicas as `wait_replicas` asks for.
     """
+    return _enqueue(task, args, kwargs)
+
+
+def enqueue_on_commit(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
+    """`enqueue` after the commit of the transaction that is open; at once where none is.
+
+    After a rollback there is no job. What `enqueue` raises for the task and its arguments is raised
+    here; what it raises for the server comes out of the block that commits.
+    """
+    return _enqueue(task, args, kwargs, at_once=False)
+
+
+def _enqueue(
+    task: Task[..., Any] | str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    at_once: bool = True,
+) -> Job:
     task = registry.get(task) if isinstance(task, str) else task
     conf = settings()
     queue, new = _new_job(task, args, kwargs, conf)
+    replicas = replicas_of(task, queue, conf)
+    plan = commit.plan(task, queue, conf, at_once=at_once)
+    if plan is not None:
+        _defer(plan, {queue: [new]}, {queue: replicas})
+        return Job(new.id, queue, task.name, "deferred")
     client = connections.client()
-    wait = waiting(client, queue, replicas_of(task, queue, conf), conf)
+    wait = waiting(client, queue, replicas, conf)
     (verdict,) = push(client, queue, [new], wait)
     if isinstance(verdict, EmqError):
         raise verdict
@@ -68,17 +95,25 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     """
     conf = settings()
     made: list[Job] = []
-    lots: Lots = {}
-    places: dict[str, list[int]] = {}
+    plans: dict[commit.Plan | None, Lots] = {}
+    places: dict[str, list[int]] = {}  # of the jobs that are sent now
     replicas: dict[str, int] = {}
     for at, unsent in enumerate(jobs):
         queue, job = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
-        made.append(Job(job.id, queue, unsent.task.name))
-        lots.setdefault(queue, []).append(job)
-        places.setdefault(queue, []).append(at)
+        plan = commit.plan(unsent.task, queue, conf)
+        made.append(
+            Job(job.id, queue, unsent.task.name, "enqueued" if plan is None else "deferred")
+        )
+        plans.setdefault(plan, {}).setdefault(queue, []).append(job)
+        if plan is None:
+            places.setdefault(queue, []).append(at)
         if count := replicas_of(unsent.task, queue, conf):
             replicas[queue] = max(replicas.get(queue, 0), count)
-    found, sent = admit(lots, replicas)
+    now = plans.pop(None, {})
+    for plan, lots in plans.items():
+        if plan is not None:
+            _defer(plan, lots, replicas)
+    found, sent = admit(now, replicas)
     for queue, verdicts in found.items():
         for at, verdict in zip(places[queue], verdicts, strict=True):
             if verdict != 1:
@@ -86,7 +121,28 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     return confirm(made, sent)
 
 
+def _defer(plan: commit.Plan, lots: Lots, replicas: Mapping[str, int]) -> None:
+    """Have jobs, by queue, sent after the commit that they wait for."""
+    if plan.outbox:
+        from . import outbox
+
+        outbox.store(plan.database, lots)
+        return
+    transaction.on_commit(partial(_committed, lots, replicas), using=plan.database)
+
+
+def _committed(lots: Lots, replicas: Mapping[str, int]) -> None:
+    """Send jobs whose transaction has been committed; raises the first refusal, all being sent."""
+    found, sent = admit(lots, replicas)
+    for verdicts in found.values():
+        for verdict in verdicts:
+            if isinstance(verdict, EmqError):
+                raise verdict
+    confirm([], sent)
+
+
 aenqueue = sync_to_async(enqueue)
+aenqueue_on_commit = sync_to_async(enqueue_on_commit)
 aenqueue_in = sync_to_async(enqueue_in)
 aenqueue_at = sync_to_async(enqueue_at)
 aenqueue_many = sync_to_async(enqueue_many)

@@ -40,6 +40,9 @@ class Task(Generic[P, R]):
         queue's WAIT_REPLICAS.
     :ivar fence_key: the resource that the job writes to, for instance ``invoice:42``: each claim
         for it is given a higher number, whatever the job; see `JobContext.fence`.
+    :ivar on_commit: whether a job is sent after the commit; True, False, or the alias of a
+        database whose commit it is; None for the queue's ON_COMMIT.
+    :ivar outbox: whether it is stored in the caller's transaction; as `on_commit`.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     :ivar partition_key: jobs of one key are in one partition of the queue, if it has any; None
         spreads by the job's id.
@@ -56,6 +59,8 @@ class Task(Generic[P, R]):
     result_ttl: Seconds = 0
     wait_replicas: int | None = None
     fence_key: str | None = None
+    on_commit: bool | str | None = None
+    outbox: bool | str | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
     partition_key: str | None = None
@@ -84,6 +89,12 @@ class Task(Generic[P, R]):
             row += ("lease_ms", lease_ms)
         if self.fence_key is not None:
             row += ("fence_key", _fence_key(self.fence_key))
+        for name in ("on_commit", "outbox"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (bool, str)):
+                raise InvalidOption(
+                    f"{name} is {value!r}. Use True, False, or the alias of a database."
+                )
         if not isinstance(self.backoff, str):  # a path is imported when it is needed
             resolve(self.backoff)
         if self.run_in is not None and self.run_at is not None:
@@ -146,9 +157,9 @@ class Unsent:
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
     "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
-    "backoff", "lease", "result_ttl",
+    "on_commit", "outbox", "backoff", "lease", "result_ttl",
 )  # fmt: skip
-USING = (*DECORATOR[:6], "run_in", "run_at", "partition_key")
+USING = (*DECORATOR[:8], "run_in", "run_at", "partition_key")
 
 
 @overload
@@ -168,6 +179,8 @@ def task(
     result_ttl: Seconds = 0,
     wait_replicas: int | None = None,
     fence_key: str | None = None,
+    on_commit: bool | str | None = None,
+    outbox: bool | str | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 

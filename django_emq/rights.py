@@ -17,7 +17,7 @@ from .exceptions import ServerRefused
 from .keys import Keys, queue_keys, reserve_keys
 from .scripts import SCRIPTS
 
-PRODUCER = ("register", "enqueue")
+PRODUCER = ("register", "enqueue", "forget")
 # A worker's jobs enqueue others, and report on themselves.
 WORKER = (
     *PRODUCER, "claim", "complete", "retry", "snooze", "release", "bury", "discard", "extend",

@@ -68,6 +68,7 @@ __all__ = [
     "drain",
     "enqueue",
     "extend",
+    "forget",
     "gate",
     "log",
     "obliterate",
@@ -112,16 +113,26 @@ def register(client: Way, queues: Iterable[str]) -> int:
 
 
 def enqueue(
-    client: Way, queue: str, jobs: Iterable[NewJob], *, request: str, producer: str
+    client: Way,
+    queue: str,
+    jobs: Iterable[NewJob],
+    *,
+    request: str,
+    producer: str,
+    sent_ms: int = SENT_MS,
+    void_at: int | str = "",
 ) -> list[Verdict]:
     """Admit jobs: 1 enqueued, 0 duplicate, or KindRefused or DamagedRow.
 
     :param request: names this call. Sent again with the same name and producer, it is answered
         with the verdicts of the first time and changes nothing.
     :param producer: names a sender that makes one call at a time.
+    :param sent_ms: how long the server remembers the call.
+    :param void_at: ms since 1970 by the server's clock; a later call changes nothing and raises
+        ServerRefused.
     """
     keys = keys_of(client, queue)
-    args: list[Any] = [keys.jobs, request, SENT_MS]
+    args: list[Any] = [keys.jobs, request, sent_ms, void_at]
     count = 0
     for job in jobs:
         count += 1
@@ -131,6 +142,14 @@ def enqueue(
     sent = keys.sent(producer)
     names = (keys.pending, keys.schedule, keys.wake, keys.metrics, sent)
     result: list[Verdict] = run(client, "enqueue", names, args, verdicts)
+    return result
+
+
+def forget(client: Way, queue: str, producers: Iterable[str], *, grace_ms: int) -> int:
+    """End the memory of these producers' last calls after a grace; how many there were."""
+    keys = keys_of(client, queue)
+    names = [keys.sent(producer) for producer in producers]
+    result: int = run(client, "forget", names, (grace_ms,))
     return result
 
 

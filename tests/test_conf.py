@@ -84,6 +84,8 @@ def test_every_setting_is_read(settings: Any) -> None:
         "SIGN_PAYLOADS": "sign",
         "WAIT_REPLICAS": 2,
         "WAIT_TIMEOUT": 0.05,
+        "ON_COMMIT": True,
+        "OUTBOX": "default",
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -107,7 +109,9 @@ def test_every_setting_is_read(settings: Any) -> None:
         sign_payloads="sign",
         wait_replicas=2,
         wait_timeout=0.05,
-        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05)},
+        on_commit=True,
+        outbox="default",
+        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05, True, "default")},
     )
 
 
@@ -351,7 +355,7 @@ def test_an_unknown_name_of_a_queue_is_refused() -> None:
     assert found.sentence == (
         "EMQ['QUEUES']['mail']['MAX_ATEMPTS'] is not a setting. The nearest known name is "
         "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF, "
-        "WAIT_REPLICAS, WAIT_TIMEOUT, PARTITIONS."
+        "WAIT_REPLICAS, WAIT_TIMEOUT, ON_COMMIT, OUTBOX, PARTITIONS."
     )
 
 
