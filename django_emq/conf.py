@@ -58,6 +58,7 @@ class Settings:
     max_payload: int = 1024 * 1024  # bytes
     dead_max: int = 10_000  # jobs in the morgue of a queue
     dead_ttl: float = 180 * DAY  # seconds
+    done_max: int = 100_000  # finished jobs of a queue that are kept with their results
     socket_timeout: float = 5  # seconds
     async_concurrency: int = 100
     trail: str = "notable"  # what each queue remembers: off, notable, all
@@ -234,6 +235,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "MAX_PAYLOAD": _number(1, 512 * 1024 * 1024, "bytes", whole=True),
     "DEAD_MAX": _number(1, 10_000_000, "jobs", whole=True),
     "DEAD_TTL": _number(1, 3650 * DAY, "seconds"),
+    "DONE_MAX": _number(1, 10_000_000, "jobs", whole=True),
     "SOCKET_TIMEOUT": _number(0.1, 3600, "seconds"),
     "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
     "TRAIL": _trail,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from .exceptions import NoCurrentJob
 from .jobs import Claimed
@@ -14,7 +15,7 @@ from .jobs import Claimed
 class JobContext:
     """What a task may know of its own job; see `current_job`."""
 
-    __slots__ = ("_extended_at", "claimed", "lease", "lost", "seconds", "task")
+    __slots__ = ("_extended_at", "after", "claimed", "error", "lease", "lost", "seconds", "task")
 
     def __init__(self, claimed: Claimed, lease: float, extended_at: Callable[[], float]) -> None:
         self.claimed = claimed
@@ -27,6 +28,9 @@ class JobContext:
         self.lost = False
         #: How long the task ran, once it has ended.
         self.seconds = 0.0
+        # Who is told the outcome and its verdict, in the job's own context; and what was raised.
+        self.after: Callable[[Any, Any], None] | None = None
+        self.error: BaseException | None = None
 
     @property
     def id(self) -> str:

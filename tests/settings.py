@@ -16,3 +16,11 @@ DATABASES["default"]["TEST"] = {"NAME": os.environ["EMQ_DB"]}
 CACHES["emq"] |= json.loads(os.environ.get("EMQ_ALIAS", "{}"))
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+# Django's tasks API. One attempt, as the suite for backends asks for.
+TASKS = {
+    "default": {
+        "BACKEND": "django_emq.backend.EMQBackend",
+        "OPTIONS": {"MAX_ATTEMPTS": 1},
+    },
+}

@@ -70,6 +70,7 @@ class Courier:
         self.stopping = self.finished = self.quiet = False
         self.inbox: SimpleQueue[Claimed | None] = SimpleQueue()
         self.dropped: set[Claimed] = set()  # unstarted jobs whose lease was lost
+        self.awaited: dict[Claimed, Callable[[Any], None]] = {}  # who waits for a verdict
         self.hygiene = Hygiene()
         self.ledger = Ledger(page, options.queues)
         self.loop = LoopRunner(self, range(options.threads, page.slots))
@@ -252,7 +253,12 @@ class Courier:
             self._outage.failed(verdicts)
             return group
         quiet = not logger.isEnabledFor(logging.DEBUG)
-        if quiet and group[0].verb == "complete" and verdicts.count(1) == len(group):
+        if (
+            quiet
+            and not self.awaited
+            and group[0].verb == "complete"
+            and verdicts.count(1) == len(group)
+        ):
             self.ledger.strike_all(outcome.context.claimed for outcome in group)
             return []
         left = []
@@ -268,6 +274,8 @@ class Courier:
                 verdict = 1  # the first sending did it; its reply was lost
             if verdict != 1 or not quiet:
                 report(outcome, verdict)
+            if job in self.awaited:
+                self.awaited.pop(job)(verdict)
         return left
 
     def _claim(self, way: Client | Batch, queue: str, count: int) -> Claims:
