@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
 
+from django.apps import apps
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
@@ -35,7 +36,7 @@ from .exceptions import EmqError
 from .ids import is_job_id, minted_at
 from .performing import EMQContext, performer
 from .registry import Seconds
-from .task_options import TaskOptions, read_options
+from .task_options import TaskOptions, messages, read_options
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -104,7 +105,7 @@ class EMQBackend(BaseTaskBackend):
         """The OPTIONS, parsed. Raises ImproperlyConfigured for a bad one."""
         parsed, found = read_options(self.alias, self.options, self.queues)
         if found:
-            raise ImproperlyConfigured(found[0].msg)
+            raise ImproperlyConfigured(found[0].sentence)
         return parsed
 
     def validate_task(self, task: AnyTask) -> None:
@@ -204,8 +205,13 @@ class EMQBackend(BaseTaskBackend):
         raise TaskResultDoesNotExist(result_id)
 
     def check(self, **kwargs: Any) -> list[CheckMessage]:
-        """What is wrong with this entry of TASKS; opens no connection."""
-        return read_options(self.alias, self.options, self.queues)[1]
+        """What is wrong with this entry of TASKS; opens no connection.
+
+        Nothing where the app is installed: there its own checks say so, under the tag ``emq``.
+        """
+        if apps.is_installed("django_emq"):
+            return []
+        return messages(read_options(self.alias, self.options, self.queues)[1])
 
 
 def _json(value: Iterable[Any]) -> Any:

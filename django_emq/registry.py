@@ -243,6 +243,7 @@ def _seconds(value: Seconds) -> float:
 
 
 def milliseconds(name: str, value: Seconds, *, least: float) -> int:
+    """A time in ms. Raises InvalidOption below `least` seconds, above a year, or for no time."""
     seconds = _seconds(value)
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not least <= seconds <= YEAR:

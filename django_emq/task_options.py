@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from django.apps import apps
+from django.conf import settings
 from django.core.checks import CheckMessage, Error
 
+from . import aliases
 from .backoff import resolve
-from .conf import DAY, PARSERS
+from .conf import DAY, PARSERS, Problem
 from .exceptions import InvalidOption
 from .keys import check_queue
 from .registry import Seconds, milliseconds
+
+IDS = {"unknown": "django_emq.E020", "value": "django_emq.E021"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,25 @@ class TaskOptions:
     result_ttl: Seconds = DAY
     max_attempts: int | None = None
     backoff: Any = None
+
+
+def check() -> list[CheckMessage]:
+    """E020, E021: the entries of TASKS that use the backend here."""
+    found: list[CheckMessage] = []
+    for alias, entry in (getattr(settings, "TASKS", None) or {}).items():
+        cls = aliases.imported(entry.get("BACKEND"))
+        if any(base.__module__ == "django_emq.backend" for base in getattr(cls, "__mro__", ())):
+            options, queues = entry.get("OPTIONS", {}), entry.get("QUEUES", ["default"])
+            found += messages(read_options(alias, options, queues)[1])
+    return found
+
+
+def messages(problems: list[Problem]) -> list[CheckMessage]:
+    """What is wrong with an entry of TASKS, as messages."""
+    return [
+        Error(one.sentence, hint="All options: docs/django-tasks.md", id=IDS[one.kind])
+        for one in problems
+    ]
 
 
 def _ttl(value: Any) -> Seconds:
@@ -50,53 +72,40 @@ PARSE: dict[str, Callable[[Any], Any]] = {
 
 
 def read_options(
-    alias: str, options: Any, queues: Iterable[str]
-) -> tuple[TaskOptions, list[CheckMessage]]:
+    alias: str, options: object, queues: Iterable[object]
+) -> tuple[TaskOptions, list[Problem]]:
     """The OPTIONS of an alias with the default for each bad one, and all that is wrong with it."""
     where = f"TASKS[{alias!r}]"
-    found: list[CheckMessage] = []
+    found: list[Problem] = []
     values = {}
     if not isinstance(options, Mapping):
         found.append(_bad(f"{where}['OPTIONS']", options, "Give a dict."))
         options = {}
     for name, value in options.items():
+        setting = f"{where}['OPTIONS'][{name!r}]"
         if name not in PARSE:
-            found.append(_unknown(where, name))
+            found.append(_unknown(setting, name))
             continue
         try:
             values[name.lower()] = PARSE[name](value)
         except InvalidOption as error:
-            found.append(_bad(f"{where}['OPTIONS'][{name!r}]", value, str(error)))
-    for name in sorted(queues, key=str):
+            found.append(_bad(setting, value, str(error)))
+    for queue in sorted(queues, key=str):
         try:
-            check_queue(name)
+            check_queue(queue)
         except InvalidOption as error:
-            found.append(_bad(f"{where}['QUEUES']", name, str(error)))
-    if not apps.is_installed("django_emq"):
-        found.append(
-            Error(
-                f"{where} uses the backend of django_emq, which is not in INSTALLED_APPS: no "
-                "worker would run its jobs. Add 'django_emq' there.",
-                hint="Its system checks and its commands come with it.",
-                id="django_emq.E022",
-            )
-        )
+            found.append(_bad(f"{where}['QUEUES']", queue, str(error)))
     return TaskOptions(**values), found
 
 
-def _unknown(where: str, name: object) -> CheckMessage:
+def _unknown(setting: str, name: object) -> Problem:
     (nearest,) = difflib.get_close_matches(str(name).upper(), PARSE, n=1, cutoff=0)
-    return Error(
-        f"{where}['OPTIONS'][{name!r}] is not an option of the backend. The nearest known name is "
-        f"{nearest!r}.",
-        hint=f"Known are {', '.join(PARSE)}. What holds for all jobs is in EMQ.",
-        id="django_emq.E020",
+    sentence = (
+        f"{setting} is not an option of the backend. The nearest known name is {nearest!r}. Known "
+        f"are {', '.join(PARSE)}; what holds for all jobs is in EMQ."
     )
+    return Problem("unknown", setting, sentence)
 
 
-def _bad(setting: str, value: object, why: str) -> CheckMessage:
-    return Error(
-        f"{setting} is {reprlib.repr(value)}. {why}",
-        hint="All options: docs/django-tasks.md",
-        id="django_emq.E021",
-    )
+def _bad(setting: str, value: object, why: str) -> Problem:
+    return Problem("value", setting, f"{setting} is {reprlib.repr(value)}. {why}")
