@@ -3,6 +3,7 @@
 import logging
 import runpy
 import sys
+from contextvars import copy_context
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
@@ -25,8 +26,10 @@ from django_emq.compat import (
     task_started,
 )
 from django_emq.conformance import TaskBackendSuite, tasks
+from django_emq.context import enter
 from django_emq.keys import queue_keys
 from django_emq.reaper import Reaper
+from tests import helpers
 from tests.helpers import QUEUE
 from tests.probe import native
 from tests.probe import tasks as own
@@ -271,22 +274,28 @@ def test_both_kinds_share_a_queue(probe):
         assert result.return_value == [[number // 2], {}]
 
 
-def test_a_removed_job_does_not_run(probe, client, signals):
-    """Its row is gone when the run would begin: nothing is told."""
+@pytest.mark.parametrize("lost", ["removed", "robbed"])
+def test_a_job_that_is_lost_before_its_run_does_not_run(probe, client, signals, lost):
+    """Its row is gone, or another worker has claimed it: nothing is run, and nothing told."""
     result = native.wait_for_go.enqueue("x")
     (job,) = scripts.claim(client, QUEUE, worker="w", request=1, lease_ms=60_000).jobs
-    context = emq.JobContext(job, 60, lambda: 0.0)
-    operators.remove(client, QUEUE, [result.id], force=True)
-    run = registry.get(native.wait_for_go.module_path).func
-    from contextvars import copy_context
-
-    from django_emq.context import enter
-
+    if lost == "removed":
+        operators.remove(client, QUEUE, [result.id], force=True)
+    else:
+        operators.requeue(client, QUEUE, [result.id])
     scope = copy_context()
-    scope.run(enter, context)
-    with pytest.raises(emq.JobGone):
+    scope.run(enter, emq.JobContext(job, 60, lambda: 0.0))
+    run = registry.get(native.wait_for_go.module_path).func
+    with pytest.raises(emq.JobGone if lost == "removed" else emq.StaleToken):
         scope.run(run, "x")
     assert (probe.marks(), signals) == ([], [])
+
+
+def test_an_async_job_is_told_before_its_process_ends(probe):
+    """Also when the receiver is slow and nothing else is left to do."""
+    native.slowly_told.enqueue()
+    assert "Traceback" not in helpers.burst()
+    assert probe.marks() == ["told"]
 
 
 def test_a_receiver_that_raises_costs_nothing(caplog):

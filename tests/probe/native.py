@@ -4,8 +4,10 @@ import os
 import time
 from pathlib import Path
 
+from django.dispatch import receiver
+
 from django_emq import connections, scripts
-from django_emq.compat import task
+from django_emq.compat import task, task_finished
 from django_emq.exceptions import Discard, Snooze
 from tests.probe.tasks import _append
 
@@ -68,6 +70,19 @@ def snoozing(context):
     if context.attempt == 1:
         raise Snooze(0)
     return context.attempt
+
+
+@task()
+async def slowly_told():
+    pass
+
+
+@receiver(task_finished)
+def tell_slowly(task_result, **kwargs):
+    """Leave a mark on the end of a job of `slowly_told`, after a while."""
+    if task_result.task.name == "slowly_told":
+        time.sleep(0.3)
+        _append("told")
 
 
 def plain(*args):
