@@ -108,7 +108,7 @@ class Performance:
 def _row(job: JobContext) -> tuple[str, dict[str, Any]]:
     """The job's row. Raises what ends a run that must not begin."""
     try:
-        queue, row = results.read(connections.client(), job.id, [job.queue])
+        queue, row = results.read(connections.client(), job.id, [job.queue], elsewhere=False)
     except ServerError as error:
         raise Snooze(AWAY, reason=str(error)) from error
     if not row:

@@ -46,14 +46,18 @@ VERDICTS = {
 }
 
 
-def read(client: Client, job_id: str, queues: Iterable[str] = ()) -> tuple[str, dict[str, Any]]:
+def read(
+    client: Client, job_id: str, queues: Iterable[str], *, elsewhere: bool = True
+) -> tuple[str, dict[str, Any]]:
     """Queue and row of a job that Django's tasks API enqueued; an empty row when there is none.
 
     One round trip where its queue is among those that are given, three where not.
+
+    :param elsewhere: look into all other queues too.
     """
     asked = sorted(queues)
     found = _read(client, job_id, asked)
-    if found is None:
+    if found is None and elsewhere:
         found = _read(client, job_id, [q for q in known_queues(client) if q not in asked])
     return found or ("", {})
 

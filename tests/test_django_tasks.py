@@ -274,19 +274,27 @@ def test_both_kinds_share_a_queue(probe):
         assert result.return_value == [[number // 2], {}]
 
 
-@pytest.mark.parametrize("lost", ["removed", "robbed"])
-def test_a_job_that_is_lost_before_its_run_does_not_run(probe, client, signals, lost):
-    """Its row is gone, or another worker has claimed it: nothing is run, and nothing told."""
+@pytest.mark.parametrize(
+    ("lost", "raised"),
+    [("removed", emq.JobGone), ("robbed", emq.StaleToken), ("away", emq.Snooze)],
+)
+def test_a_run_that_must_not_begin(probe, client, settings, signals, lost, raised):
+    """Its row is gone, another worker has the job, or the server is away: the task is not called.
+
+    The last is no failure: the job waits for the server.
+    """
     result = native.wait_for_go.enqueue("x")
     (job,) = scripts.claim(client, QUEUE, worker="w", request=1, lease_ms=60_000).jobs
     if lost == "removed":
         operators.remove(client, QUEUE, [result.id], force=True)
-    else:
+    elif lost == "robbed":
         operators.requeue(client, QUEUE, [result.id])
+    else:
+        helpers.point_at(settings, "redis://127.0.0.1:1/0")
     scope = copy_context()
     scope.run(enter, emq.JobContext(job, 60, lambda: 0.0))
     run = registry.get(native.wait_for_go.module_path).func
-    with pytest.raises(emq.JobGone if lost == "removed" else emq.StaleToken):
+    with pytest.raises(raised):
         scope.run(run, "x")
     assert (probe.marks(), signals) == ([], [])
 
