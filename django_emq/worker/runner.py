@@ -120,6 +120,8 @@ class Runner:
                 desk.deliver(outcome)
             else:
                 scope.run(self._conclude, context, outcome)
+                # So long it held the runner too, which says how many jobs may wait for it.
+                self.busy += monotonic() - started - context.seconds
 
     def _conclude(self, context: JobContext, outcome: Outcome) -> None:
         """Deliver an outcome, and tell its verdict to who waits for it, in the job's own scope."""
