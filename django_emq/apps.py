@@ -16,7 +16,10 @@ class EmqConfig(AppConfig):
     def ready(self) -> None:
         from .checks import check
         from .doctor import check_eviction
+        from .outbox_checks import check_aliases, check_tables
 
         register(check, "emq", Tags.caches)
+        register(check_aliases, "emq")
+        register(check_tables, Tags.database)
         register(check_eviction, "emq", deploy=True)
         autodiscover_modules("tasks")

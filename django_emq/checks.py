@@ -15,7 +15,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Info, Warning
 from django_redis.client import HerdClient, ShardClient
 
-from . import aliases, conf
+from . import aliases, conf, registry
 from .aliases import Alias
 from .conf import Settings
 
@@ -62,12 +62,28 @@ def check(**kwargs: object) -> list[CheckMessage]:
         for problem in problems
     ]
     alias = aliases.read(values.cache_alias)
+    found += _partitions(values)
     found += _backend(alias, values)
-    found += _leases(values)
+    found += _leases(values) + _effects(values)
     if alias is not None and alias.is_django_redis:
         for one in ALIAS_CHECKS:
             found += one(alias, values)
     return found
+
+
+def _partitions(values: Settings) -> list[CheckMessage]:
+    """E013: no task has a queue that is called like a partition of another queue."""
+    queues = {name: registry.get(name).queue for name in registry.names()}
+    return [
+        Error(
+            f"Task {name} has the queue {queue!r}. {conf.taken(queue, values.whole(queue))}",
+            hint=f"Did you mean queue={values.whole(queue)!r}? partition_key says which partition "
+            "takes a job.",
+            id="django_emq.E013",
+        )
+        for name, queue in queues.items()
+        if queue and values.whole(queue) != queue
+    ]
 
 
 # -- the alias --------------------------------------------------------------------------------
@@ -279,6 +295,17 @@ def _leases(values: Settings) -> list[CheckMessage]:
         for setting, lease in leases.items()
         if values.socket_timeout >= lease * 2 / 3
     ]
+
+
+def _effects(values: Settings) -> list[CheckMessage]:
+    """W005: a job may be given back from the morgue for as long as it is kept there."""
+    fact = (
+        "EMQ['EFFECT_TTL'] is not longer than DEAD_TTL. A job that is given back from the morgue "
+        "would repeat an effect whose record is gone: make EFFECT_TTL longer."
+    )
+    hint = "Or leave it out: a year."
+    wrong = values.effect_ttl <= values.dead_ttl
+    return [Warning(fact, hint=hint, id="django_emq.W005")] if wrong else []
 
 
 # -- settings of the alias that the queue does not follow -------------------------------------

@@ -45,6 +45,7 @@ _REFUSALS: dict[str, type[EmqError]] = {
     "EMQSTALE": StaleToken,
     "EMQGONE": JobGone,
     "EMQKIND": KindRefused,
+    "EMQLATE": ServerRefused,
     "EMQLOCK": JobHeld,
     "EMQRATE": RateLimited,
     "EMQROW": DamagedRow,
@@ -139,6 +140,7 @@ class Client:
         self._warm: set[str] = set()
         errors = errors or import_module(type(raw).__module__.split(".")[0] + ".exceptions")
         self.noscript: type[Exception] = errors.NoScriptError
+        self.refusal: type[Exception] = errors.ResponseError  # what the server answered
         #: What the client package raises: catch it where `raw` is used, and pass it to `failed`.
         self.failures: tuple[type[Exception], ...] = (errors.RedisError, OSError)
 
@@ -246,55 +248,6 @@ class Client:
     def close(self) -> None:
         """Close all connections of the pool; a later call opens new ones."""
         self.raw.connection_pool.disconnect()
-
-
-class Batch:
-    """Several scripts in one round trip: the verbs of `scripts` take it in place of a Client.
-
-    >>> batch = Batch(client)
-    >>> scripts.complete(batch, "mail", [("JOB…", 1, "")])
-    >>> scripts.claim(batch, "mail", …)
-    >>> verdicts, claims = batch.send()
-    """
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.prefix = client.prefix
-        self.trail_max, self.trail_all = client.trail_max, client.trail_all
-        self.dead_max = client.dead_max
-        self.calls: list[Noted] = []
-
-    def run(self, script: Script, keys: Sequence[str], args: Sequence[Any], parse: Parse) -> Any:
-        """Note the call; its answer is in the list that `send` returns."""
-        self.calls.append((script, self.client.words(keys, args), parse))
-
-    def send(self) -> list[Any]:
-        """Send all calls; return their answers in order, EmqErrors in place.
-
-        The calls run in their order: scripts that are used for the first time are loaded before.
-        What a server has forgotten since is answered with NOSCRIPT and did not run: those scripts
-        are loaded, and those calls alone are sent again. Raises OutcomeUnknown when the connection
-        broke.
-        """
-        client = self.client
-        try:
-            client.warm(self.calls)
-            replies = client.trip("EVALSHA", self.calls)
-            for command in ("EVALSHA", "EVAL"):  # EVAL where somebody empties the cache meanwhile
-                cold = [i for i, reply in enumerate(replies) if isinstance(reply, client.noscript)]
-                if not cold:
-                    break
-                calls = [self.calls[i] for i in cold]
-                client.load(calls)
-                again = client.trip(command, calls)
-                for i, reply in zip(cold, again, strict=True):
-                    replies[i] = reply
-        except client.failures as error:
-            raise client.failed(error) from error
-        return [
-            client.failed(reply) if isinstance(reply, Exception) else parse(reply)
-            for reply, (_, _, parse) in zip(replies, self.calls, strict=True)
-        ]
 
 
 def warm_up(raw: Any, scripts: Iterable[Script], warm: set[str]) -> None:

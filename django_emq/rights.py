@@ -17,12 +17,13 @@ from .exceptions import ServerRefused
 from .keys import Keys, queue_keys, reserve_keys
 from .scripts import SCRIPTS
 
-PRODUCER = ("register", "enqueue")
+PRODUCER = ("register", "enqueue", "forget")
 # A worker's jobs enqueue others, and report on themselves.
 WORKER = (
     *PRODUCER, "claim", "complete", "retry", "snooze", "release", "bury", "discard", "extend",
     "progress", "log", "beat", "promote", "reap", "trim",
 )  # fmt: skip
+REAPER = ("register", "promote", "reap", "trim")
 OPERATOR = (
     *PRODUCER, "reprocess", "requeue", "cancel", "remove", "drain", "obliterate", "update",
     "pause", "resume", "state", "control", "unregister", "audit", "mend",
@@ -44,15 +45,19 @@ def commands(verbs: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({c.decode() for v in verbs for c in _CALLED.findall(SCRIPTS[v].source)}))
 
 
-def missing(client: Client, queues: Iterable[str], verbs: tuple[str, ...]) -> list[str]:
+def missing(
+    client: Client, queues: Iterable[str], verbs: tuple[str, ...], *, also: Sequence[str] = ()
+) -> list[str]:
     """What the client's user lacks, a sentence each; raises ServerRefused where scripts are.
 
-    :param verbs: PRODUCER, WORKER or OPERATOR. A worker waits for work too, and an operator reads.
+    :param verbs: PRODUCER, WORKER, REAPER or OPERATOR. A worker waits for work too, and an operator
+        reads.
+    :param also: further commands, on a key of the queue.
     """
     keys = [queue_keys(name, client.prefix) for name in queues]
     if not keys:
         return []
-    asked: list[tuple[str, ...]] = [_call(name, keys[0]) for name in commands(verbs)]
+    asked: list[tuple[str, ...]] = [_call(name, keys[0]) for name in (*commands(verbs), *also)]
     asked += [("SCRIPT", "LOAD", "return"), ("SCRIPT", "EXISTS", "0"), ("EVAL", "return", "0")]
     asked += [("BLPOP", keys[0].wake, "1")] if verbs == WORKER else []
     if client.shards:
@@ -76,9 +81,11 @@ def missing(client: Client, queues: Iterable[str], verbs: tuple[str, ...]) -> li
     return [_keys_sentence(who, lacking, client.prefix)] if lacking else []
 
 
-def demand(client: Client, queues: Sequence[str], verbs: tuple[str, ...]) -> None:
+def demand(
+    client: Client, queues: Sequence[str], verbs: tuple[str, ...], *, also: Sequence[str] = ()
+) -> None:
     """Raise ServerRefused with the sentence on what the user of the client lacks."""
-    for sentence in missing(client, queues, verbs):
+    for sentence in missing(client, queues, verbs, also=also):
         raise ServerRefused(f"{sentence}. The whole list is in docs/security.md.")
 
 
@@ -106,6 +113,7 @@ def _lacking_keys(client: Client, queues: Sequence[Keys]) -> list[str]:
         names += [keys.pending, keys.active, keys.schedule, keys.dead, keys.done, keys.wake]
         names += [keys.meta, keys.metrics, keys.minute(0), keys.trail, keys.limiter]
         names += [keys.job("JOB0"), keys.logs("JOB0"), keys.sent("p"), keys.claims("w")]
+        names.append(keys.fence("x"))
     verdicts = upkeep.allowed(client, [("ZADD", name, "1", "x") for name in names])
     return [name for name, fine in zip(names, verdicts, strict=True) if not fine]
 

@@ -66,7 +66,7 @@ def test_the_roles_are_what_the_code_calls():
     sent = set(re.findall(r"scripts\.([a-z]+)\(", worker)) & set(scripts.SCRIPTS)
     assert {"claim", "beat", "reap", "extend"} <= sent
     assert sent <= set(rights.WORKER)
-    pages = "".join(p.read_text() for p in package.glob("admin/*.py"))
+    pages = "".join(p.read_text() for p in [*package.glob("admin/*.py"), package / "whole.py"])
     acts = set(re.findall(r"scripts\.([a-z]+)\b", pages)) & set(scripts.SCRIPTS)
     assert {"pause", "update"} <= acts
     assert acts <= set(rights.OPERATOR)

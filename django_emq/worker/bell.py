@@ -17,6 +17,7 @@ from typing import Any
 from ..connections import Client
 from ..exceptions import EmqError
 from ..keys import queue_keys
+from .turns import Turns
 
 SLACK = 3.0  # seconds after which an overdue reply means a dead link
 
@@ -73,8 +74,11 @@ class Pop:
         self._socket: Any = None
         self.overdue_at = 0.0  # when the link must be taken for dead; 0.0 while none is awaited
 
-    def arm(self) -> None:
-        """Send the pop, if none is under way. Raises an EmqError when that fails."""
+    def arm(self, order: Iterable[str]) -> None:
+        """Send the pop, if none is under way. Raises an EmqError when that fails.
+
+        :param order: keys; the server takes the first list that has something.
+        """
         if self.overdue_at:
             return
         try:
@@ -83,7 +87,8 @@ class Pop:
                 self._connection.connect()
                 self._socket = self._connection._sock
                 self._selector.register(self._socket, selectors.EVENT_READ, self)
-            self._connection.send_command("BLPOP", *self._keys, f"{self._beat:.3f}")
+            keys = [key for key in order if key in self._keys]
+            self._connection.send_command("BLPOP", *keys, f"{self._beat:.3f}")
             self.overdue_at = monotonic() + self._beat + SLACK
         except self._client.failures as error:
             self.drop()
@@ -116,9 +121,11 @@ class Wake:
     :param beat: seconds after which the server answers "nothing"; a random part is taken off.
     """
 
-    def __init__(self, client: Client, queues: tuple[str, ...], beat: float, bell: Bell) -> None:
+    def __init__(self, client: Client, turns: Turns, beat: float, bell: Bell) -> None:
         self._client = client
-        self._queues = {queue_keys(queue, client.prefix).wake: queue for queue in queues}
+        self._turns = turns
+        self._keys = {queue: queue_keys(queue, client.prefix).wake for queue in turns.queues}
+        self._queues = {key: queue for queue, key in self._keys.items()}
         beat *= random.uniform(0.75, 1.0)
         self._pops = [Pop(client, keys, beat, bell) for keys in client.apart([*self._queues])]
 
@@ -129,7 +136,8 @@ class Wake:
 
     def arm(self) -> None:
         """Send what is not under way. Raises an EmqError when that fails."""
-        self._client.each(self._pops, Pop.arm)
+        order = [self._keys[queue] for queue in self._turns.all()]  # none is always the last
+        self._client.each(self._pops, lambda pop: pop.arm(order))
 
     def collect(self, ready: Iterable[Pop]) -> set[str]:
         """Read the replies that have come: the queues of which a wake was taken.

@@ -14,8 +14,8 @@ from redis.cluster import RedisCluster
 
 import django_emq as emq
 from django_emq import connections, doctor, inspector, rights, scripts
+from django_emq.batches import Batch
 from django_emq.cluster import ClusterClient, Lazy
-from django_emq.connections import Batch
 from django_emq.keys import queue_keys
 from django_emq.reaper import Reaper
 from django_emq.worker.bell import Bell, Wake
