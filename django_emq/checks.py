@@ -126,6 +126,10 @@ def _location(alias: Alias, values: Settings) -> list[CheckMessage]:
         fact = f"has a LOCATION whose URL number {bad[0]} is not one of a server"
     elif not _uses_valkey(alias) and any(url.startswith("valkey") for url in alias.urls):
         fact = "has a valkey:// LOCATION, which the client redis-py refuses"
+    elif _is_cluster(alias) and any(
+        one.number or one.server.startswith("/") for one in alias.databases
+    ):
+        fact = "leads to a cluster, which knows database 0 and no unix socket"
     else:
         return []
     return [
@@ -204,6 +208,11 @@ def _class_of(alias: Alias, option: str) -> Any:
 
 def _is_valkey(cls: Any) -> bool:
     return any(base.__module__.split(".")[0] == "valkey" for base in getattr(cls, "__mro__", ()))
+
+
+def _is_cluster(alias: Alias) -> bool:
+    factory = aliases.imported(alias.options.get("CONNECTION_FACTORY"))
+    return hasattr(factory, "private_client")
 
 
 def _uses_valkey(alias: Alias) -> bool:

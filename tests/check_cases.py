@@ -22,6 +22,7 @@ CORE = "django.core.cache.backends.redis.RedisCache"
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 BACKEND = "django_emq.backend.EMQBackend"
 URL = "redis://127.0.0.1:6379/1"
+CLUSTER = "django_emq.cluster.ClusterConnectionFactory"
 VALKEY = {
     "REDIS_CLIENT_CLASS": "valkey.Valkey",
     "CONNECTION_POOL_CLASS": "valkey.ConnectionPool",
@@ -98,6 +99,8 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("E003", {"queue": alias("redis://[::1/1")}),
     ("E003", {"queue": alias("valkey://127.0.0.1:6379/1")}),
     ("E003 I001", {"queue": alias("redis://:pass,word@localhost/1")}),
+    ("E003", {"queue": alias(CONNECTION_FACTORY=CLUSTER)}),
+    ("E003", {"queue": alias("unix:///run/s", CONNECTION_FACTORY=CLUSTER)}),
     ("E004", {"queue": alias(CLIENT_CLASS="django_redis.client.ShardClient")}),
     ("E004", {"queue": alias(CLIENT_CLASS="tests.check_cases.OwnShardClient")}),
     ("E005", {"queue": alias(CLIENT_CLASS="django_redis.client.HerdClient")}),
@@ -154,6 +157,13 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
         {
             "queue": alias("redis://main/1", SENTINELS=[("a", 26379), ("b", 26379)]),
             "other": alias("redis://main/1?x=y", SENTINELS=[("c", 26379), ("b", 26379)]),
+        },
+    ),
+    (
+        "W002",
+        {
+            "queue": alias("redis://a/0", CONNECTION_FACTORY=CLUSTER, STARTUP_NODES=[("b", 6379)]),
+            "other": alias("redis://c", CONNECTION_FACTORY=CLUSTER, STARTUP_NODES=[("b", 6379)]),
         },
     ),
     ("W002 W003", {"other": alias(PASSWORD="secret")}),
@@ -242,6 +252,8 @@ SILENT: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("W002", {"one": alias("redis://localhost/2"), "other": alias("redis://localhost/2")}),
+    ("E003", {"queue": alias("redis://a:6379/0", CONNECTION_FACTORY=CLUSTER)}),
+    ("E003", {"queue": alias("rediss://a:6379", CONNECTION_FACTORY=CLUSTER)}),
     ("W003", {"other": alias(f"{URL}?client_name=emq", PASSWORD="secret")}),
     ("W003", {"other": alias(KEY_PREFIX="x", SERIALIZER="x.Y", IGNORE_EXCEPTIONS=True)}),
     ("W003", {"other": alias(URL, CORE, PASSWORD="secret")}),
