@@ -151,7 +151,7 @@ def test_jobs_that_others_ended(client):
     """Cancelled by an operator, or lost too often: FAILED, with the reason as the error."""
     cancelled, lost, forced = [tasks.nothing.enqueue() for _ in range(3)]
     operators.cancel(client, QUEUE, [cancelled.id], by="anna")
-    claims = scripts.claim(client, QUEUE, worker="w", request=1, lease_ms=9, count=2).jobs
+    claims = scripts.claim(client, QUEUE, worker="w", request=1, lease_ms=60_000, count=2).jobs
     held = [(job.id, job.token) for job in claims]
     scripts.extend(client, QUEUE, held[:1], lease_ms=0)
     scripts.reap(client, QUEUE, max_stalls=1)
