@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         ServerRefused,
         Snooze,
         StaleToken,
+        TooFewReplicas,
         UnknownTask,
         VersionFence,
     )
@@ -59,7 +60,7 @@ _HOMES = {
     "exceptions": (
         "Bury Discard EmqError InvalidArguments InvalidOption InvalidTask JobGone NoCurrentJob "
         "OutcomeUnknown PayloadTooLarge Refused Retry ServerError ServerRefused Snooze StaleToken "
-        "UnknownTask VersionFence"
+        "TooFewReplicas UnknownTask VersionFence"
     ),
     "jobs": "Job",
     "queue": (
@@ -93,6 +94,7 @@ __all__ = [
     "Snooze",
     "StaleToken",
     "Task",
+    "TooFewReplicas",
     "UnknownTask",
     "Unsent",
     "VersionFence",

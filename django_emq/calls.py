@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from .connections import Batch, Client, Script, typed
+from .batches import Batch
+from .connections import Client, Script, typed
 from .exceptions import EmqError, InvalidOption
 from .keys import Keys, queue_keys
+from .waiting import Waiting
 
 T = TypeVar("T")
 Verdict = int | EmqError
 Token = int
-Way = Client | Batch
+Way = Client | Batch | Waiting
 
 BATCH_MAX = 1000
 

@@ -2,7 +2,7 @@
 
 They read settings and import classes; none of them opens a connection. Each id has a section in
 ``docs/checks.md``. An Info is about something that an ordinary cache reacts to and the queue does
-not, since its connections are its own (`connections.derive`).
+not, since its connections are its own (`pools.derive`).
 """
 
 from __future__ import annotations

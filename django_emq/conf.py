@@ -44,6 +44,8 @@ class QueueSettings:
     max_attempts: int
     max_stalls: int
     backoff: Policy
+    wait_replicas: int  # that shall have a job before enqueue answers
+    wait_timeout: float | None  # seconds
     partitions: int = 0  # queues that its jobs are spread over; 0 for none but itself
 
 
@@ -66,12 +68,21 @@ class Settings:
     trail: str = "notable"  # what each queue remembers: off, notable, all
     redact: tuple[str, ...] = REDACT  # arguments whose values no page and no log shows
     sign_payloads: bool | str = False  # False, "sign" or True
+    wait_replicas: int = 0
+    wait_timeout: float | None = None  # seconds; None for 1, or half of socket_timeout if less
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
         """The settings of one queue, also of a partition and of what QUEUES does not name."""
         own = self.queues.get(name) or self.queues.get(self.whole(name))
-        return own or QueueSettings(self.lease, self.max_attempts, self.max_stalls, self.backoff)
+        return own or QueueSettings(
+            self.lease,
+            self.max_attempts,
+            self.max_stalls,
+            self.backoff,
+            self.wait_replicas,
+            self.wait_timeout,
+        )
 
     def whole(self, name: str) -> str:
         """The queue that people know: ``events`` for its partition ``events.3``, else the name."""
@@ -136,7 +147,15 @@ def read() -> tuple[Settings, list[Problem]]:
         own[name] = replace(general.queue(""), **_read_dict(where, overrides, QUEUE_NAMES, found))
         last = own[name].partitions - 1
         if last >= 0 and where in names and len(partition(name, last)) > NAME_MAX:
-            found.append(_too_long(f"{where}['PARTITIONS']", name))
+            found.append(_no_room(f"{where}['PARTITIONS']", name))
+    waits = {f"EMQ['QUEUES'][{name!r}]": one.wait_timeout for name, one in own.items()}
+    waits = {name: wait for name, wait in waits.items() if wait != general.wait_timeout}
+    waits["EMQ"] = general.wait_timeout
+    found += [
+        _too_long(where, wait, general.socket_timeout)
+        for where, wait in waits.items()
+        if wait and wait >= general.socket_timeout
+    ]
     found += [_reserved(where, name) for where, name in names.items() if name == general.prefix]
     general = replace(general, queues=MappingProxyType(own))
     for where, name in names.items():
@@ -200,12 +219,21 @@ def taken(name: str, queue: str) -> str:
     )
 
 
-def _too_long(where: str, name: str) -> Problem:
+def _no_room(where: str, name: str) -> Problem:
     sentence = (
         f"{where}: the names of the partitions would have more than {NAME_MAX} characters. Use a "
         f"shorter name than {name!r}."
     )
     return Problem("value", where, sentence)
+
+
+def _too_long(where: str, wait: float, timeout: float) -> Problem:
+    setting = f"{where}['WAIT_TIMEOUT']"
+    sentence = (
+        f"{setting} is {wait:g} s, and EMQ['SOCKET_TIMEOUT'] is {timeout:g} s: the connection "
+        "would give up before the server answers. Make the first shorter, or the second longer."
+    )
+    return Problem("contradiction", setting, sentence)
 
 
 # -- parsers: value in, value out, or InvalidOption with the way out --------------------------
@@ -222,6 +250,10 @@ def _number(low: float, high: float, unit: str, *, whole: bool = False) -> Calla
         return value
 
     return parse
+
+
+def _wait(value: object) -> Any:
+    return None if value is None else _number(0.01, 60, "seconds")(value)
 
 
 def _alias(value: object) -> str:
@@ -284,6 +316,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "TRAIL": _trail,
     "REDACT": _names,
     "SIGN_PAYLOADS": _signing,
+    "WAIT_REPLICAS": _number(0, 100, "replicas", whole=True),
+    "WAIT_TIMEOUT": _wait,
     "QUEUES": _queues,
     "PARTITIONS": _number(1, PARTITIONS_MAX, "partitions", whole=True),
 }

@@ -38,6 +38,9 @@ def examine(
     :param scans: thousands of keys among which strangers are looked for.
     """
     found = [*judge(facts), *_rights(client, role), *_neighbours(client, facts, scans)]
+    if client.shards:
+        others = (one for one in inspector.servers(client) if one.node != facts.node)
+        found += [finding for one in others for finding in judge(one)]
     shown = [one for one in found if not one.is_silenced()]
     return sorted(shown, key=lambda one: (-one.level, str(one.id)))
 
@@ -70,7 +73,11 @@ def unreachable(error: EmqError) -> CheckMessage:
 def judge(facts: ServerFacts) -> list[CheckMessage]:
     """What the server's own words say, without asking anything more."""
     parts = (_kind, _memory, _persistence, _clients, _clock, _contents)
-    return [one for part in parts for one in part(facts)]
+    found = [one for part in parts for one in part(facts)]
+    if facts.node:
+        for one in found:
+            one.msg = f"{facts.node}: {one.msg}"
+    return found
 
 
 def _error(number: int, fact: str, fix: str) -> CheckMessage:
@@ -113,11 +120,12 @@ def _kind(facts: ServerFacts) -> Iterator[CheckMessage]:
             f"The server is {facts.name}, and the scripts need Redis 7.0 or any Valkey",
             "Upgrade the server",
         )
-    if _number(info.get("cluster_enabled")):
+    if _number(info.get("cluster_enabled")) and not facts.node:
         yield _error(
             3,
-            "The server is a node of a Redis Cluster, which the queue does not support yet",
-            "Use a single server, or one with replicas and Sentinel",
+            "The server is a node of a cluster, and the alias takes it for a single server",
+            "Set CONNECTION_FACTORY of the alias to "
+            "'django_emq.cluster.ClusterConnectionFactory': docs/cluster.md",
         )
     elif info.get("redis_mode") == "sentinel":
         yield _error(

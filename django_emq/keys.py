@@ -53,9 +53,9 @@ class Keys:
         """Key that remembers the last enqueue of one producer: a string with a time to live."""
         return f"{self.base}sent:{producer}"
 
-    def claims(self, worker: str) -> str:
-        """Key that remembers the last claim of one worker: a string with a time to live."""
-        return f"{self.base}claims:{worker}"
+    def claims(self, worker: str, claimer: int = 0) -> str:
+        """Key that remembers a worker's last claim under a number: a string with a time to live."""
+        return f"{self.base}claims:{worker}" + (f":{claimer}" if claimer else "")
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
@@ -100,6 +100,15 @@ def split_partition(name: str) -> tuple[str, int]:
     """The queue that a name would be a partition of, and its number; ('', -1) for another name."""
     found = PARTITION.match(name)
     return (found[1], int(found[2])) if found else ("", -1)
+
+
+def whole(key: str) -> str | None:
+    """The key that no one ever writes, in the slot of another one; None where that has no tag.
+
+    A call that names it is refused by a cluster while the slot is on its way to another node.
+    """
+    tagged, brace, _ = key.partition("}")
+    return f"{tagged}}}:whole" if brace else None
 
 
 @lru_cache(maxsize=4096)

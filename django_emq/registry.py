@@ -36,6 +36,8 @@ class Task(Generic[P, R]):
     :ivar backoff: what `backoff.resolve` takes; None for the queue's BACKOFF.
     :ivar lease: how long a claim holds; None for the worker's.
     :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
+    :ivar wait_replicas: how many replicas shall have the job before enqueue answers; None for the
+        queue's WAIT_REPLICAS.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     :ivar partition_key: jobs of one key are in one partition of the queue, if it has any; None
         spreads by the job's id.
@@ -50,6 +52,7 @@ class Task(Generic[P, R]):
     backoff: Any = None
     lease: Seconds | None = None
     result_ttl: Seconds = 0
+    wait_replicas: int | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
     partition_key: str | None = None
@@ -63,6 +66,9 @@ class Task(Generic[P, R]):
         if self.queue is not None:
             check_queue(self.queue, prefix="")  # whether it is reserved is for the settings to say
         check_priority(self.priority)
+        wait = self.wait_replicas
+        if wait is not None and (type(wait) is not int or not 0 <= wait <= 100):
+            raise InvalidOption(f"wait_replicas is {wait!r}. Use a whole number from 0 to 100.")
         row: list[Any] = []
         for name in ("max_attempts", "max_stalls"):
             value = getattr(self, name)
@@ -133,8 +139,14 @@ class Unsent:
 
 
 # The lease belongs to the task: workers take the time between two extensions from it.
-DECORATOR = ("queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl")
-USING = (*DECORATOR[:4], "run_in", "run_at", "partition_key")
+DECORATOR = (
+    "queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl",
+    "wait_replicas",
+)  # fmt: skip
+USING = (
+    "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "run_in", "run_at",
+    "partition_key",
+)  # fmt: skip
 
 
 @overload
@@ -152,6 +164,7 @@ def task(
     backoff: Any = None,
     lease: Seconds | None = None,
     result_ttl: Seconds = 0,
+    wait_replicas: int | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 

@@ -35,6 +35,7 @@ READS = (
     "ZREVRANGE", "ZSCAN", "ZSCORE",
 )  # fmt: skip
 QUESTIONS = ("CONFIG GET save", "INFO", "SCAN 0")
+PARTS = {"SCRIPT", "CONFIG", "CLUSTER"}  # commands that are allowed by their second word
 _CALLED = re.compile(rb"redis\.p?call\('([A-Z]+)'")
 
 
@@ -59,6 +60,8 @@ def missing(
     asked: list[tuple[str, ...]] = [_call(name, keys[0]) for name in (*commands(verbs), *also)]
     asked += [("SCRIPT", "LOAD", "return"), ("SCRIPT", "EXISTS", "0"), ("EVAL", "return", "0")]
     asked += [("BLPOP", keys[0].wake, "1")] if verbs == WORKER else []
+    if client.shards:
+        asked += [("CLUSTER", "SLOTS"), ("COMMAND",), ("ASKING",)]
     if verbs == OPERATOR:
         asked += [_call(name, keys[0]) for name in READS]
         asked += [tuple(name.split()) for name in QUESTIONS]
@@ -70,7 +73,7 @@ def missing(
     if set(about_keys) <= set(refused):
         return [_keys_sentence(who, [keys[0].base + "*"], client.prefix)]
     if refused:
-        names = ["|".join(w[:2]) if w[0] in ("SCRIPT", "CONFIG") else w[0] for w in refused]
+        names = ["|".join(w[:2]) if w[0] in PARTS else w[0] for w in refused]
         grants = [f"+{name.lower()}" for name in names]
         grants += [f"&{client.prefix}:*"] if "PUBLISH" in names else []
         return [f"{who} may not call {', '.join(names)}. Give it {' '.join(grants)}"]
@@ -88,7 +91,7 @@ def demand(
 
 def user(client: Client) -> str:
     """The name under which the client signs in; 'default' where it gives none."""
-    return str(client.raw.connection_pool.connection_kwargs.get("username") or "default")
+    return str(client.options.get("username") or "default")
 
 
 def _call(command: str, keys: Keys) -> tuple[str, ...]:

@@ -144,13 +144,15 @@ def claim(
     worker: str,
     request: str | int,
     lease_ms: int,
+    claimer: int = 0,
     count: int = 1,
     due: int = 200,
 ) -> Claims:
     """Lease up to `count` jobs to a worker, after promoting up to `due` jobs that are due.
 
-    :param worker: names a claimer that makes one call at a time, for instance one process.
+    :param worker: who is to hold the jobs, for instance one process.
     :param request: names this call; the same again is given the same jobs and tokens.
+    :param claimer: a worker may make one call at a time under each number.
     :param count: at most 1,000; 0 takes nothing and passes a wake on to the next worker.
     """
     k = keys_of(client, queue)
@@ -169,7 +171,7 @@ def claim(
         jobs = [Claimed(*quad, queue, sent_at) for quad in quads]
         return Claims(next_ms, receipt, jobs)
 
-    result: Claims = run(client, "claim", (*names, k.claims(worker), k.trail), args, parse)
+    result: Claims = run(client, "claim", (*names, k.claims(worker, claimer), k.trail), args, parse)
     return result
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from . import inspector, scripts
-from .connections import Batch, Client
+from .batches import Batch
+from .connections import Client
 from .exceptions import EmqError
 
 

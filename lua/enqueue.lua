@@ -39,6 +39,8 @@ end
 
 local last = redis.call('GET', sent)
 if last and string.sub(last, 1, #request + 1) == request .. ' ' then
+  -- A write, so that who waits for replicas waits for what the first call wrote.
+  redis.pcall('EXPIRE', sent, math.ceil(sent_ms / 1000))
   return answer(string.sub(last, #request + 2))
 end
 

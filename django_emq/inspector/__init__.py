@@ -39,7 +39,7 @@ from .queues import (
     unique,
 )
 from .search import Filter, Found, find, walk
-from .server import ScriptFact, ServerFacts, Strangers, moved, server, strangers
+from .server import ScriptFact, ServerFacts, Strangers, moved, server, servers, strangers
 from .trail import Entry, trail
 from .why import Why, explain, span, why, words
 from .workers import Worker, held, served, workers
@@ -86,6 +86,7 @@ __all__ = [
     "row",
     "served",
     "server",
+    "servers",
     "span",
     "state",
     "stats",

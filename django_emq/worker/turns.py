@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from ..conf import settings
 
@@ -32,19 +32,19 @@ class Turns:
         self._turn = random.randrange(1_000_000)  # not the same for all workers
         self._rich: set[str] = set()  # may have more, and nobody was told when
 
-    def next(self, woken: str, *, look: bool) -> Sequence[str]:
+    def next(self, woken: Set[str], look: Set[str]) -> Sequence[str]:
         """The queues to be asked now.
 
-        :param woken: the queue for which a wake was taken, or ''.
-        :param look: ask all partitions.
+        :param woken: those for which a wake was taken: they come first.
+        :param look: others that are to be asked.
         """
         if not self.split:
             return self.queues
         self._turn += 1
-        if look:
-            return sorted(self.all(), key=lambda queue: queue != woken)
-        if woken in self._parts:
-            return (woken,)
+        wanted = woken | look
+        if wanted & self._parts:
+            asked = [queue for queue in self.all() if queue in wanted]
+            return sorted(asked, key=lambda queue: queue not in woken)
         return [
             queue
             for family in self._turned()
