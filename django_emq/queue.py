@@ -216,7 +216,8 @@ def _replicas(task: AnyTask, queue: str, conf: Settings) -> int:
     """How many replicas shall have a job before enqueue answers."""
     if task.wait_replicas is not None:
         return task.wait_replicas
-    return conf.queue(queue).wait_replicas if conf.queues else conf.wait_replicas
+    own = conf.queues.get(queue) or conf.queues.get(conf.whole(queue)) if conf.queues else None
+    return own.wait_replicas if own else conf.wait_replicas
 
 
 def _waiting(client: Client, queue: str, replicas: int, conf: Settings) -> Waiting | None:
