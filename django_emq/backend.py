@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
 
 from django.apps import apps
+from django.conf import settings
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
@@ -96,10 +97,6 @@ class EMQBackend(BaseTaskBackend):
     supports_get_result = True
     supports_priority = True
 
-    def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        super().__init__(alias, params)
-        self._performers: dict[AnyTask, registry.AnyTask] = {}
-
     @cached_property
     def emq_options(self) -> TaskOptions:
         """The OPTIONS, parsed. Raises ImproperlyConfigured for a bad one."""
@@ -154,14 +151,6 @@ class EMQBackend(BaseTaskBackend):
             run_at=run_at,
         )
         object.__setattr__(made, "fields", made.fields + row)
-        return made
-
-    def performer(self, task: AnyTask) -> registry.AnyTask:
-        """The task that a worker runs for the jobs of a task."""
-        made = self._performers.get(task)
-        if made is None:
-            face = self.face(task, self.emq_options)
-            made = self._performers[task] = performer(face, takes_context=task.takes_context)
         return made
 
     def enqueue(self, task: Task[P, R], args: Any, kwargs: Any) -> TaskResult[P, R]:
@@ -219,6 +208,11 @@ def _json(value: Iterable[Any]) -> Any:
     return json.loads(json.dumps(normalize_json(value)))
 
 
+# By path: for which task, under which settings, and what a worker runs for it. Each job has a
+# context of its own, and so Django makes a backend for each job: none of them can keep this.
+_performers: dict[str, tuple[AnyTask, object, registry.AnyTask]] = {}
+
+
 def find(name: str) -> registry.AnyTask | None:
     """What a worker runs for a job whose payload names a task of Django's; None for no such task.
 
@@ -228,13 +222,20 @@ def find(name: str) -> registry.AnyTask | None:
     task = results.locate(name)
     if task is None:
         return None
+    aliases = getattr(settings, "TASKS", None)
+    known = _performers.get(name)
+    if known is not None and known[0] is task and known[1] is aliases:
+        return known[2]
     backend = task.get_backend()
     if not isinstance(backend, EMQBackend):  # a job of `using(backend=…)`
         others = [one for one in task_backends.all() if isinstance(one, EMQBackend)]
         if not others:
             return None
         backend = others[0]
-    return backend.performer(task)
+    face = backend.face(task, backend.emq_options)
+    made = performer(face, takes_context=task.takes_context)
+    _performers[name] = (task, aliases, made)
+    return made
 
 
 registry.finders.append(find)

@@ -135,12 +135,15 @@ def _task(path: str, queue: str, words: dict[str, str]) -> AnyTask:
     found = locate(path)
     if found is None:
         raise UnknownTask(f"There is no task {path!r} here. Was its function moved or renamed?")
-    return found.using(
-        priority=number(words.get("priority")),
-        queue_name=queue,
-        run_after=datetime.fromisoformat(words["run_after"]) if "run_after" in words else None,
-        backend=words["backend"],
-    )
+    options: dict[str, Any] = {
+        "priority": number(words.get("priority")),
+        "queue_name": queue,
+        "backend": words["backend"],
+        "run_after": datetime.fromisoformat(words["run_after"]) if "run_after" in words else None,
+    }
+    # Making a task means to validate it, which the usual job can do without.
+    usual = all(getattr(found, name) == value for name, value in options.items())
+    return found if usual else found.using(**options)
 
 
 def _lines(words: dict[str, str], name: str) -> list[str]:
