@@ -19,8 +19,11 @@ class EmqConfig(AppConfig):
     def ready(self) -> None:
         from .checks import check
         from .doctor import check_eviction
+        from .outbox_checks import check_aliases, check_tables
 
         register(check, "emq", Tags.caches)
+        register(check_aliases, "emq")
+        register(check_tables, Tags.database)
         register(check_eviction, "emq", deploy=True)
         aliases = getattr(settings, "TASKS", None) or {}
         if any("django_emq." in str(one.get("BACKEND")) for one in aliases.values()):

@@ -15,6 +15,7 @@ from hashlib import sha256
 from .exceptions import InvalidOption
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+PARTITION = re.compile(r"(.+)\.(0|[1-9][0-9]{0,2})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Keys:
     events: str  # channel, progress of jobs as JSON
     limiter: str  # string, claims in the running window of the rate limit
     jobs: str  # prefix of the rows
+    fences: str  # prefix of the keys that `fence` spells
 
     def job(self, job_id: str) -> str:
         """Key of the row: a hash."""
@@ -52,9 +54,13 @@ class Keys:
         """Key that remembers the last enqueue of one producer: a string with a time to live."""
         return f"{self.base}sent:{producer}"
 
-    def claims(self, worker: str) -> str:
-        """Key that remembers the last claim of one worker: a string with a time to live."""
-        return f"{self.base}claims:{worker}"
+    def claims(self, worker: str, claimer: int = 0) -> str:
+        """Key that remembers a worker's last claim under a number: a string with a time to live."""
+        return f"{self.base}claims:{worker}" + (f":{claimer}" if claimer else "")
+
+    def fence(self, key: str) -> str:
+        """Key of the last number of a resource (`fence_key`): a string with a time to live."""
+        return self.fences + key
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
@@ -90,6 +96,26 @@ def check_queue(queue: object, prefix: str = "emq") -> str:
     return queue
 
 
+def whole(key: str) -> str | None:
+    """The key that no one ever writes, in the slot of another one; None where that has no tag.
+
+    A call that names it is refused by a cluster while the slot is on its way to another node.
+    """
+    tagged, brace, _ = key.partition("}")
+    return f"{tagged}}}:whole" if brace else None
+
+
+def partition(queue: str, number: int) -> str:
+    """The name of one partition of a queue, itself a queue with a hash tag of its own."""
+    return f"{queue}.{number}"
+
+
+def split_partition(name: str) -> tuple[str, int]:
+    """The queue that a name would be a partition of, and its number; ('', -1) for another name."""
+    found = PARTITION.match(name)
+    return (found[1], int(found[2])) if found else ("", -1)
+
+
 @lru_cache(maxsize=4096)
 def queue_keys(queue: str, prefix: str = "emq") -> Keys:
     """Keys of a queue. Raises InvalidOption for a name that is not allowed."""
@@ -110,6 +136,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         events=base + "events",
         limiter=base + "limiter",
         jobs=base + "job:",
+        fences=base + "fence:",
     )
 
 

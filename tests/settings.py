@@ -11,6 +11,9 @@ MIDDLEWARE = [*MIDDLEWARE, "tests.csp.strict_csp"]
 # conftest.py names a file in a private folder. The tests' database is that file, not one in memory,
 # so that a worker process and the test that started it see the same rows.
 DATABASES["default"]["TEST"] = {"NAME": os.environ["EMQ_DB"]}
+# A second one, for what depends on whose commit it is.
+OTHER = f"{os.environ['EMQ_DB']}-other"
+DATABASES["other"] = {**DATABASES["default"], "NAME": OTHER, "TEST": {"NAME": OTHER}}
 
 # To run the suite under other options of the alias: EMQ_ALIAS='{"OPTIONS": {…}}' make test
 CACHES["emq"] |= json.loads(os.environ.get("EMQ_ALIAS", "{}"))

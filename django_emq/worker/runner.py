@@ -209,7 +209,7 @@ class LoopRunner:
         if found is None or self._loop is None:
             return False
         context, task = found
-        context.lost = True
+        context.lose()
         self._loop.call_soon_threadsafe(task.cancel)
         return True
 
