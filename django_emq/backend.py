@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
@@ -57,12 +57,19 @@ class EMQTask(AnyTask):
     :ivar backoff: seconds, a timedelta, a policy of `backoff`, or a callable that takes the
         exception and the task result, and answers seconds or None for no further attempt.
     :ivar lease: how long a claim holds before it must be extended; None for the worker's.
+
+    The others are those of `registry.Task`.
     """
 
     max_attempts: int | None = None
     max_stalls: int | None = None
     backoff: Any = None
     lease: Seconds | None = None
+    wait_replicas: int | None = None
+    fence_key: str | None = None
+    on_commit: bool | str | None = None
+    outbox: bool | str | None = None
+    partition_key: str | None = None
 
     def using(
         self,
@@ -82,6 +89,9 @@ class EMQTask(AnyTask):
             **options,
         }
         return replace(self, **{name: v for name, v in changes.items() if v is not None})
+
+
+OWN = tuple({one.name for one in fields(EMQTask)} - {one.name for one in fields(AnyTask)})
 
 
 class EMQBackend(BaseTaskBackend):
@@ -132,23 +142,20 @@ class EMQBackend(BaseTaskBackend):
             row += ("run_after", due.isoformat())
         if run_at is not None and timezone.is_naive(run_at):  # without USE_TZ
             run_at = timezone.make_aware(run_at)
-        max_attempts = getattr(task, "max_attempts", None)
-        backoff = getattr(task, "backoff", None)
+        # A task of Django's own class has none of these.
+        own = {name: getattr(task, name, None) for name in OWN}
         if defaults is not None:
-            max_attempts = max_attempts or defaults.max_attempts
-            backoff = defaults.backoff if backoff is None else backoff
+            own["max_attempts"] = own["max_attempts"] or defaults.max_attempts
+            own["backoff"] = defaults.backoff if own["backoff"] is None else own["backoff"]
         made: registry.AnyTask = registry.Task(
             func=task.func,
             name=task.module_path,
             queue=task.queue_name,
             priority=int(task.priority),
-            max_attempts=max_attempts,
-            max_stalls=getattr(task, "max_stalls", None),
-            backoff=backoff,
-            lease=getattr(task, "lease", None),
             result_ttl=defaults.result_ttl if defaults is not None else 0,
             run_in=run_in,
             run_at=run_at,
+            **own,
         )
         object.__setattr__(made, "fields", made.fields + row)
         return made

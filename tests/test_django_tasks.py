@@ -11,6 +11,7 @@ import django
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
+from django.db import transaction
 from django.test import TestCase
 from django.utils import timezone
 
@@ -33,6 +34,7 @@ from tests import helpers
 from tests.helpers import QUEUE
 from tests.probe import native
 from tests.probe import tasks as own
+from tests.test_on_commit import rolled_back
 
 READY, RUNNING, FAILED, SUCCESSFUL = TaskResultStatus
 
@@ -427,6 +429,36 @@ def test_bad_options_of_the_backend(settings):
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django_emq"]
     (message,) = task_backends["default"].check()
     assert message.id == "django_emq.E020"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["on_commit", "outbox"])
+def test_after_the_commit(way):
+    """The result is known before, can be read after, and never is after a rollback."""
+    task = tasks.echo.using(**{way: True})
+    with rolled_back():
+        never = task.enqueue(0)
+    with transaction.atomic():
+        result = task.enqueue(1)
+        with pytest.raises(TaskResultDoesNotExist):
+            result.refresh()
+    before = asdict(result)
+    result.refresh()
+    assert asdict(result) == before
+    assert ended(result).return_value == [[1], {}]
+    with pytest.raises(TaskResultDoesNotExist):
+        never.refresh()
+
+
+def test_a_queue_in_partitions(settings):
+    """The result names the queue that people know."""
+    settings.EMQ = {**settings.EMQ, "QUEUES": {"default": {"PARTITIONS": 3}}}
+    results = [tasks.echo.using(partition_key=f"k{n}").enqueue(n) for n in range(6)]
+    burst()
+    for number, result in enumerate(results):
+        result.refresh()
+        assert result.return_value == [[number], {}]
+        assert tasks.echo.get_result(result.id).task.queue_name == "default"
 
 
 def test_nan_is_no_json():
