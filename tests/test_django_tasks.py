@@ -12,7 +12,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import transaction
-from django.test import TestCase
+from django.test import TestCase, override_settings
 from django.utils import timezone
 
 import django_emq as emq
@@ -36,6 +36,7 @@ from tests.probe import native
 from tests.probe import tasks as own
 from tests.test_on_commit import rolled_back
 
+BACKENDS = compat.BaseTaskBackend.__module__.removesuffix(".base")
 READY, RUNNING, FAILED, SUCCESSFUL = TaskResultStatus
 
 
@@ -50,6 +51,11 @@ class TestConformance(TaskBackendSuite, TestCase):
 
     def run_enqueued(self) -> None:
         burst()
+
+
+@override_settings(TASKS={"default": {"BACKEND": f"{BACKENDS}.immediate.ImmediateBackend"}})
+class TestSuite(TaskBackendSuite, TestCase):
+    """The suite asks for no more than Django's own backend does."""
 
 
 @pytest.fixture
@@ -248,7 +254,7 @@ def test_a_module_that_breaks_is_a_failed_attempt(monkeypatch, tmp_path):
 
 def test_a_job_needs_a_backend_that_is_this_one(settings):
     """Without an alias of EMQBackend in TASKS the tasks of Django's API are not run."""
-    dummy = compat.BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
+    dummy = f"{BACKENDS}.dummy.DummyBackend"
     both = {"default": {"BACKEND": dummy}, "emq": {"BACKEND": "django_emq.backend.EMQBackend"}}
     settings.TASKS = both
     assert registry.get(tasks.nothing.module_path).keep_ms == 86_400_000
