@@ -297,15 +297,20 @@ def test_a_wake_does_not_make_a_worker_forget(client):
     """When another partition will have more, of which it was told before."""
     options = WorkerOptions(queues=tuple(PARTS), lease=60)
     courier = Courier(client, options, make_page(options), leave=lambda status: None)
-    courier._trip(1)
+    trips = courier._trips
+
+    def claim(woken: set[str]) -> float:
+        trips.woken = woken
+        trips.leave(1)
+        assert trips.arrive()
+        return trips.look_at
+
+    claim(set())
     tasks.mark.using(queue="events.2", run_in=5).enqueue("late")
-    courier._woken = "events.2"
-    courier._trip(1)
-    due = courier._look_at
+    due = claim({"events.2"})
     assert due < monotonic() + 6
-    courier._woken = "events.5"
-    courier._trip(1)
-    assert courier._look_at == due
+    assert claim({"events.5"}) == due
+    trips.close()
     courier.bell.close()
 
 
