@@ -267,6 +267,17 @@ def test_a_job_needs_a_backend_that_is_this_one(settings):
         registry.get(tasks.nothing.module_path)
 
 
+def test_in_the_tests_of_a_project(probe, signals, emq):
+    """`django_emq.testing` runs them as it runs the queue's own, signals included."""
+    result = native.flaky.enqueue(1)
+    emq.run_until_empty(raises=False)
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == (SUCCESSFUL, 2, 1)
+    assert [name for name, *_ in signals] == ["started", "started", "finished"]
+    with emq.inline():
+        assert tasks.aecho.get_result(tasks.aecho.enqueue(1).id).return_value == [[1], {}]
+
+
 def test_both_kinds_share_a_queue(probe):
     """Jobs of Django's tasks and of the queue's own, in one worker and one batch."""
     results = []
