@@ -94,6 +94,12 @@ def pay_carelessly(order_id, amount):
 
 
 @emq.task
+def pay_in_one_transaction(order_id, amount):
+    with transaction.atomic():
+        Payment.objects.create(order_id=order_id, amount=amount)
+
+
+@emq.task
 async def apay(order_id, amount):
     await Payment.objects.acreate(order_id=order_id, amount=amount)
 
@@ -105,10 +111,10 @@ def fail(message):
 
 @emq.task
 def chain(count):
-    """Enqueue the next of so many."""
-    Payment.objects.create(order_id=count, amount=1)
+    """Enqueue the next of so many, and do something after it."""
     if count > 1:
         chain.enqueue(count - 1)
+    Payment.objects.create(order_id=count, amount=1)
 
 
 @emq.task
