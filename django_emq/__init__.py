@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         ServerRefused,
         Snooze,
         StaleToken,
+        TooFewReplicas,
         UnknownTask,
         VersionFence,
     )
@@ -47,11 +48,13 @@ if TYPE_CHECKING:
         aenqueue_at,
         aenqueue_in,
         aenqueue_many,
+        aenqueue_on_commit,
         cas,
         enqueue,
         enqueue_at,
         enqueue_in,
         enqueue_many,
+        enqueue_on_commit,
     )
     from .registry import Task, Unsent, task
 
@@ -64,13 +67,13 @@ _HOMES = {
     "exceptions": (
         "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask JobGone "
         "LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry ServerError "
-        "ServerRefused Snooze StaleToken UnknownTask VersionFence"
+        "ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
     ),
     "jobs": "Job",
     "models": "FencedModel",
     "queue": (
-        "aenqueue aenqueue_at aenqueue_in aenqueue_many cas enqueue enqueue_at enqueue_in "
-        "enqueue_many"
+        "aenqueue aenqueue_at aenqueue_in aenqueue_many aenqueue_on_commit cas enqueue enqueue_at "
+        "enqueue_in enqueue_many enqueue_on_commit"
     ),
     "registry": "Task Unsent task",
 }
@@ -103,6 +106,7 @@ __all__ = [
     "Snooze",
     "StaleToken",
     "Task",
+    "TooFewReplicas",
     "UnknownTask",
     "Unsent",
     "VersionFence",
@@ -110,6 +114,7 @@ __all__ = [
     "aenqueue_at",
     "aenqueue_in",
     "aenqueue_many",
+    "aenqueue_on_commit",
     "cas",
     "current_job",
     "effect",
@@ -117,6 +122,7 @@ __all__ = [
     "enqueue_at",
     "enqueue_in",
     "enqueue_many",
+    "enqueue_on_commit",
     "fenced_update",
     "idempotency_key",
     "task",

@@ -8,21 +8,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from .connections import Batch, Client, Script, typed
+from .batches import Batch
+from .connections import Client, Script, typed
 from .exceptions import EmqError, InvalidOption
 from .keys import Keys, queue_keys
+from .waiting import Waiting
 
 T = TypeVar("T")
 Verdict = int | EmqError
 Token = int
-Way = Client | Batch
+Way = Client | Batch | Waiting
 
 BATCH_MAX = 1000
 
 NAMES = (
-    "audit beat bury cancel cas claim complete control discard drain enqueue extend gate log mend "
-    "obliterate pause progress promote reap register release remove reprocess requeue resume retry "
-    "rights snooze state trim unregister update"
+    "audit beat bury cancel cas claim complete control discard drain enqueue extend forget gate "
+    "log mend obliterate pause progress promote reap register release remove reprocess requeue "
+    "resume retry rights snooze state trim unregister update"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 

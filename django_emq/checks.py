@@ -2,7 +2,7 @@
 
 They read settings and import classes; none of them opens a connection. Each id has a section in
 ``docs/checks.md``. An Info is about something that an ordinary cache reacts to and the queue does
-not, since its connections are its own (`connections.derive`).
+not, since its connections are its own (`pools.derive`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Info, Warning
 from django_redis.client import HerdClient, ShardClient
 
-from . import aliases, conf
+from . import aliases, conf, registry, task_options
 from .aliases import Alias
 from .conf import Settings
 
@@ -62,12 +62,29 @@ def check(**kwargs: object) -> list[CheckMessage]:
         for problem in problems
     ]
     alias = aliases.read(values.cache_alias)
+    found += _partitions(values)
     found += _backend(alias, values)
     found += _leases(values) + _effects(values)
+    found += task_options.check()
     if alias is not None and alias.is_django_redis:
         for one in ALIAS_CHECKS:
             found += one(alias, values)
     return found
+
+
+def _partitions(values: Settings) -> list[CheckMessage]:
+    """E013: no task has a queue that is called like a partition of another queue."""
+    queues = {name: registry.get(name).queue for name in registry.names()}
+    return [
+        Error(
+            f"Task {name} has the queue {queue!r}. {conf.taken(queue, values.whole(queue))}",
+            hint=f"Did you mean queue={values.whole(queue)!r}? partition_key says which partition "
+            "takes a job.",
+            id="django_emq.E013",
+        )
+        for name, queue in queues.items()
+        if queue and values.whole(queue) != queue
+    ]
 
 
 # -- the alias --------------------------------------------------------------------------------
@@ -109,6 +126,10 @@ def _location(alias: Alias, values: Settings) -> list[CheckMessage]:
         fact = f"has a LOCATION whose URL number {bad[0]} is not one of a server"
     elif not _uses_valkey(alias) and any(url.startswith("valkey") for url in alias.urls):
         fact = "has a valkey:// LOCATION, which the client redis-py refuses"
+    elif _is_cluster(alias) and any(
+        one.number or one.server.startswith("/") for one in alias.databases
+    ):
+        fact = "leads to a cluster, which knows database 0 and no unix socket"
     else:
         return []
     return [
@@ -187,6 +208,11 @@ def _class_of(alias: Alias, option: str) -> Any:
 
 def _is_valkey(cls: Any) -> bool:
     return any(base.__module__.split(".")[0] == "valkey" for base in getattr(cls, "__mro__", ()))
+
+
+def _is_cluster(alias: Alias) -> bool:
+    factory = aliases.imported(alias.options.get("CONNECTION_FACTORY"))
+    return hasattr(factory, "private_client")
 
 
 def _uses_valkey(alias: Alias) -> bool:

@@ -27,10 +27,12 @@ from django.core.signals import setting_changed
 
 from .backoff import DEFAULT, Policy, resolve
 from .exceptions import InvalidOption
-from .keys import check_queue
+from .keys import check_queue, partition, split_partition
 
 PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 DAY = 86400
+NAME_MAX = 128  # characters of a queue's name
+PARTITIONS_MAX = 64  # each costs a worker a few commands in ten seconds
 REDACT = ("password", "passwd", "secret", "token", "api_key", "authorization")
 
 
@@ -42,6 +44,11 @@ class QueueSettings:
     max_attempts: int
     max_stalls: int
     backoff: Policy
+    wait_replicas: int  # that shall have a job before enqueue answers
+    wait_timeout: float | None  # seconds
+    on_commit: bool | str
+    outbox: bool | str
+    partitions: int = 0  # queues that its jobs are spread over; 0 for none but itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +66,44 @@ class Settings:
     dead_max: int = 10_000  # jobs in the morgue of a queue
     dead_ttl: float = 180 * DAY  # seconds
     effect_ttl: float = 365 * DAY  # seconds that a recorded effect is kept
+    done_max: int = 100_000  # finished jobs of a queue that are kept with their results
     socket_timeout: float = 5  # seconds
     async_concurrency: int = 100
     trail: str = "notable"  # what each queue remembers: off, notable, all
     redact: tuple[str, ...] = REDACT  # arguments whose values no page and no log shows
     sign_payloads: bool | str = False  # False, "sign" or True
+    wait_replicas: int = 0
+    wait_timeout: float | None = None  # seconds; None for 1, or half of socket_timeout if less
+    on_commit: bool | str = False  # True, or the alias of a database
+    outbox: bool | str = False  # True, or the alias of a database
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
-        """The settings of one queue, also of a queue that QUEUES does not name."""
-        return self.queues.get(name) or QueueSettings(
-            self.lease, self.max_attempts, self.max_stalls, self.backoff
+        """The settings of one queue, also of a partition and of what QUEUES does not name."""
+        own = self.queues.get(name) or self.queues.get(self.whole(name))
+        return own or QueueSettings(
+            self.lease,
+            self.max_attempts,
+            self.max_stalls,
+            self.backoff,
+            self.wait_replicas,
+            self.wait_timeout,
+            self.on_commit,
+            self.outbox,
         )
+
+    def whole(self, name: str) -> str:
+        """The queue that people know: ``events`` for its partition ``events.3``, else the name."""
+        queue, _ = split_partition(name)
+        own = self.queues.get(queue)
+        return queue if own and own.partitions else name
+
+    def parts(self, name: str) -> tuple[str, ...]:
+        """The queues on the server that take the jobs of one: its partitions, or itself."""
+        own = self.queues.get(name)
+        if own is None or not own.partitions:
+            return (name,)
+        return tuple(partition(name, number) for number in range(own.partitions))
 
 
 NAMES = tuple(item.name.upper() for item in fields(Settings))
@@ -119,9 +152,24 @@ def read() -> tuple[Settings, list[Problem]]:
             names[where] = _queue_name(name)
         except InvalidOption as error:
             found.append(Problem("value", where, f"{where}: {error}"))
-        own[name] = replace(general.queue(name), **_read_dict(where, overrides, QUEUE_NAMES, found))
+        own[name] = replace(general.queue(""), **_read_dict(where, overrides, QUEUE_NAMES, found))
+        last = own[name].partitions - 1
+        if last >= 0 and where in names and len(partition(name, last)) > NAME_MAX:
+            found.append(_long_name(f"{where}['PARTITIONS']", name))
+    waits = {f"EMQ['QUEUES'][{name!r}]": one.wait_timeout for name, one in own.items()}
+    waits = {name: wait for name, wait in waits.items() if wait != general.wait_timeout}
+    waits["EMQ"] = general.wait_timeout
+    found += [
+        _too_long(where, wait, general.socket_timeout)
+        for where, wait in waits.items()
+        if wait and wait >= general.socket_timeout
+    ]
     found += [_reserved(where, name) for where, name in names.items() if name == general.prefix]
-    return replace(general, queues=MappingProxyType(own)), found
+    general = replace(general, queues=MappingProxyType(own))
+    for where, name in names.items():
+        if general.whole(name) != name:
+            found.append(_taken(where, name, general.whole(name)))
+    return general, found
 
 
 def _read_dict(
@@ -149,6 +197,8 @@ def _read_dict(
 def _unknown(setting: str, name: object, known: Iterable[str]) -> Problem:
     if name in NAMES:
         way_out = f"{name} holds for all queues: move it to EMQ itself."
+    elif name in QUEUE_NAMES:
+        way_out = f"{name} holds for single queues: move it to their entries in QUEUES."
     else:
         nearest = difflib.get_close_matches(str(name).upper(), known, n=1, cutoff=0)
         way_out = f"The nearest known name is {nearest[0]!r}."
@@ -162,6 +212,36 @@ def _reserved(where: str, name: str) -> Problem:
         "deployment, so no queue can have that name: change one of the two."
     )
     return Problem("contradiction", where, sentence)
+
+
+def _too_long(where: str, wait: float, timeout: float) -> Problem:
+    setting = f"{where}['WAIT_TIMEOUT']"
+    sentence = (
+        f"{setting} is {wait:g} s, and EMQ['SOCKET_TIMEOUT'] is {timeout:g} s: the connection "
+        "would give up before the server answers. Make the first shorter, or the second longer."
+    )
+    return Problem("contradiction", setting, sentence)
+
+
+def _taken(where: str, name: str, queue: str) -> Problem:
+    return Problem("contradiction", where, f"{where} names {name!r}. {taken(name, queue)}")
+
+
+def taken(name: str, queue: str) -> str:
+    """What is wrong with a queue that is called like a partition of another one."""
+    return (
+        f"EMQ['QUEUES'][{queue!r}]['PARTITIONS'] spreads {queue!r} over queues of such names, so "
+        f"the jobs of {name!r} would be among its own: rename one of the two. What holds for all "
+        f"partitions is set in the entry of {queue!r}."
+    )
+
+
+def _long_name(where: str, name: str) -> Problem:
+    sentence = (
+        f"{where}: the names of the partitions would have more than {NAME_MAX} characters. Use a "
+        f"shorter name than {name!r}."
+    )
+    return Problem("value", where, sentence)
 
 
 # -- parsers: value in, value out, or InvalidOption with the way out --------------------------
@@ -178,6 +258,10 @@ def _number(low: float, high: float, unit: str, *, whole: bool = False) -> Calla
         return value
 
     return parse
+
+
+def _wait(value: object) -> Any:
+    return None if value is None else _number(0.01, 60, "seconds")(value)
 
 
 def _alias(value: object) -> str:
@@ -217,6 +301,13 @@ def _signing(value: object) -> bool | str:
     return value if isinstance(value, bool) else "sign"
 
 
+def _database(value: object) -> bool | str:
+    if isinstance(value, bool) or (isinstance(value, str) and value in django_settings.DATABASES):
+        return value
+    known = ", ".join(map(repr, django_settings.DATABASES))
+    raise InvalidOption(f"Give True, False, or an alias in DATABASES: {known}.")
+
+
 def _queues(value: object) -> Mapping[Any, object]:
     if not isinstance(value, Mapping):
         raise InvalidOption("Give a dict of dicts, for instance {'mail': {'LEASE': 60}}.")
@@ -236,12 +327,18 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "DEAD_MAX": _number(1, 10_000_000, "jobs", whole=True),
     "DEAD_TTL": _number(1, 3650 * DAY, "seconds"),
     "EFFECT_TTL": _number(1, 36500 * DAY, "seconds"),
+    "DONE_MAX": _number(1, 10_000_000, "jobs", whole=True),
     "SOCKET_TIMEOUT": _number(0.1, 3600, "seconds"),
     "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
     "TRAIL": _trail,
     "REDACT": _names,
     "SIGN_PAYLOADS": _signing,
+    "WAIT_REPLICAS": _number(0, 100, "replicas", whole=True),
+    "WAIT_TIMEOUT": _wait,
+    "ON_COMMIT": _database,
+    "OUTBOX": _database,
     "QUEUES": _queues,
+    "PARTITIONS": _number(1, PARTITIONS_MAX, "partitions", whole=True),
 }
 
 

@@ -14,9 +14,11 @@ from hashlib import sha1
 from importlib import import_module, resources
 from typing import Any, TypeVar
 
+from django.core.cache import caches
 from django.core.signals import setting_changed
 from django_redis import get_redis_connection
 
+from . import aliases
 from .conf import settings
 from .exceptions import (
     DamagedRow,
@@ -32,18 +34,18 @@ from .exceptions import (
     StaleToken,
     VersionFence,
 )
+from .pools import derive
 
 T = TypeVar("T")
 Parse = Callable[[Any], Any]
 
-# One pool holds as many connections as threads call at once; the server sets the real bound.
-MAX_CONNECTIONS = 10_000
 TRAIL_MAX = 10_000  # entries of a queue's trail, about
 
 _REFUSALS: dict[str, type[EmqError]] = {
     "EMQSTALE": StaleToken,
     "EMQGONE": JobGone,
     "EMQKIND": KindRefused,
+    "EMQLATE": ServerRefused,
     "EMQLOCK": JobHeld,
     "EMQRATE": RateLimited,
     "EMQROW": DamagedRow,
@@ -57,7 +59,10 @@ _NOT_NOW_NAMES = {
     "ReadOnlyError",
     "BusyLoadingError",
     "MasterDownError",
-    "ClusterDownError",
+    # Of a cluster: its slots are on their way, or nobody has them.
+    "AskError",
+    "ClusterError",
+    "SlotNotCoveredError",
     "TryAgainError",
 }
 _NOT_NOW_WORDS = {"OOM", "READONLY", "LOADING", "NOREPLICAS", "MISCONF", "BUSY", "MASTERDOWN"}
@@ -94,9 +99,12 @@ def typed(error: Exception) -> EmqError:
         return ServerRefused(f"The server takes no writes now; nothing was stored: {text}")
     if names & {"AuthenticationError", "AuthorizationError", "NoPermissionError"}:
         return ServerRefused(f"The server refuses this user; nothing was stored: {text}")
-    if names & {"ConnectionError", "TimeoutError", "OSError"}:
+    if names & {"ConnectionError", "TimeoutError", "OSError", "RedisClusterException"}:
         return OutcomeUnknown(f"No answer from the server, the call may have run: {text}")
     return ServerError(f"The server answered with an error: {text}")
+
+
+Noted = tuple[Script, tuple[Any, ...], Parse]
 
 
 class Client:
@@ -106,10 +114,22 @@ class Client:
     :param prefix: first word of every key.
     :param trail: what the scripts write into the trail: ``off``, ``notable`` or ``all``.
     :param dead_max: how many dead jobs a queue keeps.
+
+    What a cluster does in another way (`cluster.ClusterClient`) is a method here: where a key
+    lives, how several calls make one round trip, which servers there are.
     """
 
+    #: Whether queues may be on different servers, so that one is away while another answers.
+    shards = False
+
     def __init__(
-        self, raw: Any, prefix: str, trail: str = "notable", dead_max: int = 10_000
+        self,
+        raw: Any,
+        prefix: str,
+        trail: str = "notable",
+        dead_max: int = 10_000,
+        *,
+        errors: Any = None,
     ) -> None:
         self.raw = raw
         self.dead_max = dead_max
@@ -118,8 +138,9 @@ class Client:
         self.trail_all = TRAIL_MAX if trail == "all" else 0
         self.known_queues: dict[str, float] = {}  # in the registry, and until when
         self._warm: set[str] = set()
-        errors = import_module(type(raw).__module__.split(".")[0] + ".exceptions")
+        errors = errors or import_module(type(raw).__module__.split(".")[0] + ".exceptions")
         self.noscript: type[Exception] = errors.NoScriptError
+        self.refusal: type[Exception] = errors.ResponseError  # what the server answered
         #: What the client package raises: catch it where `raw` is used, and pass it to `failed`.
         self.failures: tuple[type[Exception], ...] = (errors.RedisError, OSError)
 
@@ -128,14 +149,14 @@ class Client:
 
         Raises an EmqError. Errors inside an array are left to `parse`, which makes the answer.
         """
-        rest = (len(keys), *keys, *args)
+        words = self.words(keys, args)
         try:
-            reply = self._ask("EVALSHA", script.sha, *rest)
+            reply = self._ask("EVALSHA", script.sha, *words)
             if isinstance(reply, self.noscript):
-                self.raw.execute_command("SCRIPT LOAD", script.source)
-                reply = self._ask("EVALSHA", script.sha, *rest)
+                self.load([(script, words, parse)])
+                reply = self._ask("EVALSHA", script.sha, *words)
             if isinstance(reply, self.noscript):  # somebody empties the cache meanwhile
-                reply = self._ask("EVAL", script.source, *rest)
+                reply = self._ask("EVAL", script.source, *words)
         except self.failures as error:
             raise self.failed(error) from error
         if isinstance(reply, Exception):
@@ -148,15 +169,61 @@ class Client:
         except self.noscript as error:
             return error
 
-    def warm(self, scripts: Iterable[Script]) -> None:
+    def words(self, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
+        """What follows the script's name in a call of it."""
+        return (len(keys), *keys, *args)
+
+    def trip(self, command: str, calls: Sequence[Noted]) -> list[Any]:
+        """Send calls in one round trip, by EVALSHA or EVAL; the raw replies, in their order."""
+        pipeline = self.raw.pipeline(transaction=False)
+        for script, words, _ in calls:
+            name = script.sha if command == "EVALSHA" else script.source
+            pipeline.execute_command(command, name, *words)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        return replies
+
+    def load(self, calls: Iterable[Noted]) -> None:
+        """Load the scripts of calls that were answered with NOSCRIPT."""
+        for script in {script for script, _, _ in calls}:
+            self.raw.execute_command("SCRIPT LOAD", script.source)
+
+    def warm(self, calls: Iterable[Noted]) -> None:
         """Load the scripts that this client has never used and the server does not know."""
-        new = [script for script in scripts if script.sha not in self._warm]
-        if new:
-            known = self.raw.execute_command("SCRIPT EXISTS", *(script.sha for script in new))
-            for script, there in zip(new, known, strict=True):
-                if not there:
-                    self.raw.execute_command("SCRIPT LOAD", script.source)
-                self._warm.add(script.sha)
+        warm_up(self.raw, {script for script, _, _ in calls}, self._warm)
+
+    def each(self, things: Iterable[T], work: Callable[[T], object]) -> None:
+        """Do the same for several queues, one after the other; raises an EmqError."""
+        for thing in things:
+            work(thing)
+
+    def apart(self, keys: Sequence[str]) -> list[list[str]]:
+        """Divide keys into those that one command may name together."""
+        return [list(keys)]
+
+    def connection(self, key: str) -> Any:
+        """A new connection, outside of the pool, to the server that has a key."""
+        return self.raw.connection_pool.make_connection()
+
+    def at(self, key: str) -> Any:
+        """The raw client of the server that has a key."""
+        return self.raw
+
+    def nodes(self) -> list[tuple[str, Any]]:
+        """The servers that take writes: a name, '' where there is but one, and a raw client."""
+        return [("", self.raw)]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """With which options the connections are made."""
+        found: dict[str, Any] = self.raw.connection_pool.connection_kwargs
+        return found
+
+    def scan(self, cursor: int, count: int, match: str | None = None) -> tuple[int, list[bytes]]:
+        """One step of SCAN: the next cursor, 0 at the end, and some keys; raises an EmqError."""
+        found: tuple[int, list[bytes]] = self.read(
+            lambda raw: raw.scan(cursor, match=match, count=count)
+        )
+        return found
 
     def read(self, ask: Callable[[Any], T]) -> T:
         """Answer what `ask` reads with the client of the package; raises an EmqError."""
@@ -165,111 +232,33 @@ class Client:
         except self.failures as error:
             raise self.failed(error) from error
 
+    def gather(self, build: Callable[[Any], object]) -> list[Any]:
+        """The answers to the reads that `build` puts into a pipeline, errors in their places."""
+        pipeline = self.raw.pipeline(transaction=False)
+        build(pipeline)
+        replies: list[Any] = pipeline.execute(raise_on_error=False) if len(pipeline) else []
+        return replies
+
     def failed(self, error: Exception) -> EmqError:
         """Type an error, and let go of connections that lead to a demoted server."""
         if type(error).__name__ == "ReadOnlyError":
-            self.raw.connection_pool.disconnect()
+            self.close()
         return typed(error)
 
     def close(self) -> None:
-        """Close all connections of the pool."""
+        """Close all connections of the pool; a later call opens new ones."""
         self.raw.connection_pool.disconnect()
 
 
-Noted = tuple[Script, tuple[Any, ...], Parse]
-
-
-class Batch:
-    """Several scripts in one round trip: the verbs of `scripts` take it in place of a Client.
-
-    >>> batch = Batch(client)
-    >>> scripts.complete(batch, "mail", [("JOB…", 1, "")])
-    >>> scripts.claim(batch, "mail", …)
-    >>> verdicts, claims = batch.send()
-    """
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.prefix = client.prefix
-        self.trail_max, self.trail_all = client.trail_max, client.trail_all
-        self.dead_max = client.dead_max
-        self.calls: list[Noted] = []
-
-    def run(self, script: Script, keys: Sequence[str], args: Sequence[Any], parse: Parse) -> Any:
-        """Note the call; its answer is in the list that `send` returns."""
-        self.calls.append((script, (len(keys), *keys, *args), parse))
-
-    def send(self) -> list[Any]:
-        """Send all calls; return their answers in order, EmqErrors in place.
-
-        The calls run in their order: scripts that are used for the first time are loaded before.
-        What a server has forgotten since is answered with NOSCRIPT and did not run: those scripts
-        are loaded, and those calls alone are sent again. Raises OutcomeUnknown when the connection
-        broke.
-        """
-        client = self.client
-        try:
-            client.warm({script for script, _, _ in self.calls})
-            replies = self._send("EVALSHA", self.calls)
-            for command in ("EVALSHA", "EVAL"):  # EVAL where somebody empties the cache meanwhile
-                cold = [i for i, reply in enumerate(replies) if isinstance(reply, client.noscript)]
-                if not cold:
-                    break
-                for script in {self.calls[i][0] for i in cold}:
-                    client.raw.execute_command("SCRIPT LOAD", script.source)
-                again = self._send(command, [self.calls[i] for i in cold])
-                for i, reply in zip(cold, again, strict=True):
-                    replies[i] = reply
-        except client.failures as error:
-            raise client.failed(error) from error
-        return [
-            client.failed(reply) if isinstance(reply, Exception) else parse(reply)
-            for reply, (_, _, parse) in zip(replies, self.calls, strict=True)
-        ]
-
-    def _send(self, command: str, calls: list[Noted]) -> list[Any]:
-        pipeline = self.client.raw.pipeline(transaction=False)
-        for script, rest, _ in calls:
-            name = script.sha if command == "EVALSHA" else script.source
-            pipeline.execute_command(command, name, *rest)
-        replies: list[Any] = pipeline.execute(raise_on_error=False)
-        return replies
-
-
-def derive(raw: Any, *, timeout: float) -> Any:
-    """A client like `raw` over a pool of its own: no repeats, this socket time-out, bytes.
-
-    :param timeout: seconds to connect, and to wait for a reply.
-    """
-    pool = raw.connection_pool
-    package = type(raw).__module__.split(".")[0]
-    retry = import_module(package + ".retry").Retry(
-        import_module(package + ".backoff").NoBackoff(), 0
-    )
-    own = {
-        "socket_timeout": timeout,
-        "socket_connect_timeout": timeout,
-        "retry": retry,
-        "decode_responses": False,
-    }
-    if hasattr(pool, "sentinel_manager"):
-        return pool.sentinel_manager.master_for(
-            pool.service_name, **{**_inherited(pool.connection_kwargs), **own}
-        )
-    pool_class = import_module(package + ".connection").ConnectionPool
-    return type(raw)(
-        connection_pool=pool_class(
-            connection_class=pool.connection_class,
-            max_connections=MAX_CONNECTIONS,
-            **{**_inherited(pool.connection_kwargs), **own},
-        )
-    )
-
-
-def _inherited(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """What a connection keeps of the alias: where and who, but no policy of repeats."""
-    dropped = {"retry_on_timeout", "retry_on_error", "connection_pool", "client_name"}
-    return {name: value for name, value in kwargs.items() if name not in dropped}
+def warm_up(raw: Any, scripts: Iterable[Script], warm: set[str]) -> None:
+    """Load the scripts that are not among the `warm` and that the server does not know."""
+    new = [script for script in scripts if script.sha not in warm]
+    if new:
+        known = raw.execute_command("SCRIPT EXISTS", *(script.sha for script in new))
+        for script, there in zip(new, known, strict=True):
+            if not there:
+                raw.execute_command("SCRIPT LOAD", script.source)
+            warm.add(script.sha)
 
 
 def connect(*, timeout: float | None = None) -> Client:
@@ -278,9 +267,16 @@ def connect(*, timeout: float | None = None) -> Client:
     :param timeout: seconds for one call; the setting SOCKET_TIMEOUT by default.
     """
     conf = settings()
+    timeout = timeout or conf.socket_timeout
+    rest = (conf.prefix, conf.trail, conf.dead_max)
+    cache: Any = caches[conf.cache_alias]
+    factory: Any = getattr(getattr(cache, "client", None), "connection_factory", None)
+    alias = aliases.read(conf.cache_alias)
+    if alias and hasattr(factory, "private_client"):
+        own: Client = factory.private_client(alias.urls[0], timeout, *rest)
+        return own
     raw = get_redis_connection(conf.cache_alias, write=True)
-    own = derive(raw, timeout=timeout or conf.socket_timeout)
-    return Client(own, conf.prefix, conf.trail, conf.dead_max)
+    return Client(derive(raw, timeout=timeout), *rest)
 
 
 _lock = threading.Lock()

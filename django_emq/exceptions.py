@@ -5,7 +5,14 @@ Replies of the server are turned into these in one place, `connections.typed`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from asgiref.sync import sync_to_async
+
+if TYPE_CHECKING:
+    from .jobs import Job
 
 
 class EmqError(Exception):
@@ -142,6 +149,43 @@ class ServerRefused(ServerError):
     For instance out of memory (``OOM``), too few replicas (``NOREPLICAS``), a failing disk
     (``MISCONF``), a replica (``READONLY``) or a server that is still loading (``LOADING``).
     """
+
+
+class TooFewReplicas(EmqError):
+    """The jobs are admitted, but too few replicas have said in time that they have them.
+
+    Raised by an enqueue with ``wait_replicas``. The jobs run, unless the primary is lost before a
+    replica has them.
+
+    :ivar jobs: all jobs of the call, in order, as it would have answered them.
+    :ivar wanted: how many replicas should have them. :ivar replicas: how many have.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        jobs: Sequence[Job],
+        wanted: int,
+        replicas: int,
+        again: Callable[[], list[Job]],
+    ) -> None:
+        super().__init__(message)
+        self.jobs = list(jobs)
+        self.wanted = wanted
+        self.replicas = replicas
+        self._again = again
+
+    def again(self) -> list[Job]:
+        """Send the same jobs again and wait again; answers them, or raises what enqueue raises.
+
+        A job that is there, or that was finished less than two minutes after the last sending,
+        is not enqueued a second time.
+        """
+        return self._again()
+
+    async def aagain(self) -> list[Job]:
+        """`again`, awaited."""
+        return await sync_to_async(self._again)()
 
 
 # -- raised by a task to say what shall become of its job -------------------------------------

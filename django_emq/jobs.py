@@ -65,7 +65,8 @@ class Job:
     """One call of a task, as enqueue answers it.
 
     :ivar id: the job's id, 25 bytes, the key to everything about it.
-    :ivar status: ``enqueued``, ``duplicate`` (it was there already) or ``refused``.
+    :ivar status: ``enqueued``, ``duplicate`` (it was there already), ``refused``, or ``deferred``
+        (it is sent after the commit; nothing of it is left when the transaction is rolled back).
     :ivar error: why it was refused.
     """
 

@@ -15,6 +15,7 @@ from hashlib import sha256
 from .exceptions import InvalidOption
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,128}\Z")
+PARTITION = re.compile(r"(.+)\.(0|[1-9][0-9]{0,2})\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class Keys:
         """Key that remembers the last enqueue of one producer: a string with a time to live."""
         return f"{self.base}sent:{producer}"
 
-    def claims(self, worker: str) -> str:
-        """Key that remembers the last claim of one worker: a string with a time to live."""
-        return f"{self.base}claims:{worker}"
+    def claims(self, worker: str, claimer: int = 0) -> str:
+        """Key that remembers a worker's last claim under a number: a string with a time to live."""
+        return f"{self.base}claims:{worker}" + (f":{claimer}" if claimer else "")
 
     def fence(self, key: str) -> str:
         """Key of the last number of a resource (`fence_key`): a string with a time to live."""
@@ -84,7 +85,7 @@ class Reserve:
         return f"{self.base}word:{worker}"
 
 
-def check_queue(queue: str, prefix: str = "emq") -> str:
+def check_queue(queue: object, prefix: str = "emq") -> str:
     """Return the name of a queue, or raise InvalidOption with the rule."""
     if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
         raise InvalidOption(
@@ -93,6 +94,26 @@ def check_queue(queue: str, prefix: str = "emq") -> str:
     if queue == prefix:
         raise InvalidOption(f"Queue name {queue!r} is reserved. Use another name.")
     return queue
+
+
+def whole(key: str) -> str | None:
+    """The key that no one ever writes, in the slot of another one; None where that has no tag.
+
+    A call that names it is refused by a cluster while the slot is on its way to another node.
+    """
+    tagged, brace, _ = key.partition("}")
+    return f"{tagged}}}:whole" if brace else None
+
+
+def partition(queue: str, number: int) -> str:
+    """The name of one partition of a queue, itself a queue with a hash tag of its own."""
+    return f"{queue}.{number}"
+
+
+def split_partition(name: str) -> tuple[str, int]:
+    """The queue that a name would be a partition of, and its number; ('', -1) for another name."""
+    found = PARTITION.match(name)
+    return (found[1], int(found[2])) if found else ("", -1)
 
 
 @lru_cache(maxsize=4096)

@@ -2,34 +2,27 @@
 
 Every call mints the id of its job and names itself, so it may be sent twice: when a reply is
 lost it is sent again, and the server answers it from memory. One call never makes two jobs.
+A call inside a transaction may be told to wait for its commit (`commit.plan`).
 """
 
 from __future__ import annotations
 
-import os
-import secrets
-import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from time import monotonic
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
+from django.db import transaction
 
-from . import connections, registry, scripts, signing
+from . import commit, connections, partitions, registry, scripts, signing
+from .admission import Lots, admit, confirm, push, replicas_of, waiting
 from .conf import Settings, settings
-from .connections import Client
-from .exceptions import EmqError, OutcomeUnknown
+from .exceptions import EmqError
 from .ids import mint
 from .jobs import Job, NewJob, encode
 from .keys import check_queue
 from .registry import AnyTask, Seconds, Task, Unsent
-
-PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
-CHUNK = 500  # jobs in one script call
-# Seconds after which a process enters a queue again: somebody may have emptied the server since.
-KNOWN = 60.0
 
 
 def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -37,14 +30,45 @@ def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
 
     Raises InvalidArguments for what JSON cannot carry, InvalidOption, UnknownTask;
     OutcomeUnknown when no answer came (nought or one job exists), ServerRefused when the
-    server takes no writes (nothing was stored).
+    server takes no writes (nothing was stored); TooFewReplicas when the job is stored, but not
+    by as many replicas as `wait_replicas` asks for.
     """
+    return _enqueue(task, args, kwargs)
+
+
+def enqueue_on_commit(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
+    """`enqueue` after the commit of the transaction that is open; at once where none is.
+
+    After a rollback there is no job. What `enqueue` raises for the task and its arguments is raised
+    here; what it raises for the server comes out of the block that commits.
+    """
+    return _enqueue(task, args, kwargs, at_once=False)
+
+
+def _enqueue(
+    task: Task[..., Any] | str,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    at_once: bool = True,
+) -> Job:
     task = registry.get(task) if isinstance(task, str) else task
-    queue, new = _new_job(task, args, kwargs, settings())
-    (verdict,) = push(connections.client(), queue, [new])
+    conf = settings()
+    queue, new = _new_job(task, args, kwargs, conf)
+    replicas = replicas_of(task, queue, conf)
+    plan = commit.plan(task, queue, conf, at_once=at_once)
+    if plan is not None:
+        _defer(plan, {queue: [new]}, {queue: replicas})
+        return Job(new.id, queue, task.name, "deferred")
+    client = connections.client()
+    wait = waiting(client, queue, replicas, conf)
+    (verdict,) = push(client, queue, [new], wait)
     if isinstance(verdict, EmqError):
         raise verdict
-    return Job(new.id, queue, task.name, "enqueued" if verdict == 1 else "duplicate")
+    job = Job(new.id, queue, task.name, "enqueued" if verdict == 1 else "duplicate")
+    if wait:
+        confirm([job], [(queue, [new], wait)])
+    return job
 
 
 def enqueue_in(delay: Seconds, task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -62,57 +86,63 @@ def enqueue_at(when: datetime, task: Task[..., Any] | str, /, *args: Any, **kwar
 def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     """Enqueue many jobs, made by `Task.job`; answer one Job each, in order.
 
-    All are validated before the first is sent. Each 500 jobs of a queue are one step on the
-    server, which they enter together. A job that the server refuses has an `error`.
+    All are validated before the first is sent. Each 500 jobs of a queue, or of a partition, are
+    one step on the server, which they enter together; steps of several queues share a round trip.
+    A job that the server refuses has an `error`. Raises TooFewReplicas after the last step, where
+    one of them lacks replicas.
 
     >>> emq.enqueue_many(send.job(user_id) for user_id in ids)
     """
     conf = settings()
     made: list[Job] = []
-    by_queue: dict[str, list[tuple[int, NewJob]]] = {}
+    plans: dict[commit.Plan | None, Lots] = {}
+    places: dict[str, list[int]] = {}  # of the jobs that are sent now
+    replicas: dict[str, int] = {}
     for at, unsent in enumerate(jobs):
         queue, job = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
-        made.append(Job(job.id, queue, unsent.task.name))
-        by_queue.setdefault(queue, []).append((at, job))
-    client = connections.client()
-    for queue, entries in by_queue.items():
-        for start in range(0, len(entries), CHUNK):
-            chunk = entries[start : start + CHUNK]
-            verdicts = push(client, queue, [job for _, job in chunk])
-            for (at, _), verdict in zip(chunk, verdicts, strict=True):
-                if verdict != 1:
-                    made[at] = _other(made[at], verdict)
-    return made
+        plan = commit.plan(unsent.task, queue, conf)
+        made.append(
+            Job(job.id, queue, unsent.task.name, "enqueued" if plan is None else "deferred")
+        )
+        plans.setdefault(plan, {}).setdefault(queue, []).append(job)
+        if plan is None:
+            places.setdefault(queue, []).append(at)
+        if count := replicas_of(unsent.task, queue, conf):
+            replicas[queue] = max(replicas.get(queue, 0), count)
+    now = plans.pop(None, {})
+    for plan, lots in plans.items():
+        if plan is not None:
+            _defer(plan, lots, replicas)
+    found, sent = admit(now, replicas)
+    for queue, verdicts in found.items():
+        for at, verdict in zip(places[queue], verdicts, strict=True):
+            if verdict != 1:
+                made[at] = _other(made[at], verdict)
+    return confirm(made, sent)
 
 
-def push(client: Client, queue: str, jobs: list[NewJob]) -> list[scripts.Verdict]:
-    """Admit jobs of one queue, again if the reply is lost."""
-    try:
-        producer = _idle.pop()
-    except IndexError:
-        producer = secrets.token_hex(6)
-    pauses = iter(PAUSES)
-    try:
-        while True:
-            try:
-                now = monotonic()
-                if now >= client.known_queues.get(queue, 0.0):
-                    scripts.register(client, [queue])
-                    client.known_queues[queue] = now + KNOWN
-                return scripts.enqueue(client, queue, jobs, request=jobs[0].id, producer=producer)
-            except OutcomeUnknown as error:
-                pause = next(pauses, None)
-                if pause is None:
-                    raise OutcomeUnknown(
-                        f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is "
-                        f"unknown whether job {jobs[0].id} was stored: {error}"
-                    ) from error
-                time.sleep(pause)
-    finally:
-        _idle.append(producer)
+def _defer(plan: commit.Plan, lots: Lots, replicas: Mapping[str, int]) -> None:
+    """Have jobs, by queue, sent after the commit that they wait for."""
+    if plan.outbox:
+        from . import outbox
+
+        outbox.store(plan.database, lots)
+        return
+    transaction.on_commit(partial(_committed, lots, replicas), using=plan.database)
+
+
+def _committed(lots: Lots, replicas: Mapping[str, int]) -> None:
+    """Send jobs whose transaction has been committed; raises the first refusal, all being sent."""
+    found, sent = admit(lots, replicas)
+    for verdicts in found.values():
+        for verdict in verdicts:
+            if isinstance(verdict, EmqError):
+                raise verdict
+    confirm([], sent)
 
 
 aenqueue = sync_to_async(enqueue)
+aenqueue_on_commit = sync_to_async(enqueue_on_commit)
 aenqueue_in = sync_to_async(enqueue_in)
 aenqueue_at = sync_to_async(enqueue_at)
 aenqueue_many = sync_to_async(enqueue_many)
@@ -135,6 +165,8 @@ def _new_job(
     job_id = mint()
     if conf.sign_payloads:
         payload = signing.sealed(payload, job_id)
+    if conf.queues:
+        queue = partitions.place(conf, queue, job_id, task.partition_key)
     return queue, NewJob(job_id, payload, task.priority, task.due, task.fields)
 
 
@@ -142,9 +174,3 @@ def _other(job: Job, verdict: int | EmqError) -> Job:
     if isinstance(verdict, EmqError):
         return Job(job.id, job.queue, job.task, "refused", verdict)
     return Job(job.id, job.queue, job.task, "duplicate")
-
-
-# The server remembers the last call of each producer. A producer makes one call at a time, so
-# there are as many as this process ever made calls at once, not as many as it had threads.
-_idle: deque[str] = deque()
-os.register_at_fork(after_in_child=_idle.clear)

@@ -66,10 +66,14 @@ class Reaper:
         """
         pause = self.interval * random.uniform(0.75, 1.0)
         trim = monotonic() >= self._trim_at
-        for queue in self.queues or tuple(inspector.queues(self.client)):
+
+        def sweep(queue: str) -> None:
+            nonlocal pause
             next_ms = self.sweep(queue, trim=trim)
             if next_ms >= 0:
                 pause = min(pause, next_ms / 1000 + 0.001)
+
+        self.client.each(self.queues or tuple(inspector.queues(self.client)), sweep)
         if trim:
             # Nothing is kept for more than half as long again as it shall be.
             self._trim_at = monotonic() + min(TRIM_EVERY, settings().dead_ttl / 2)
@@ -101,6 +105,7 @@ class Reaper:
                 queue,
                 dead_max=settings().dead_max,
                 dead_ttl_ms=int(settings().dead_ttl * 1000),
+                done_max=settings().done_max,
                 batch=self.batch,
             )
             self.trimmed += trimmed

@@ -17,12 +17,13 @@ from .exceptions import ServerRefused
 from .keys import Keys, queue_keys, reserve_keys
 from .scripts import SCRIPTS
 
-PRODUCER = ("register", "enqueue")
+PRODUCER = ("register", "enqueue", "forget")
 # A worker's jobs enqueue others, and report on themselves.
 WORKER = (
     *PRODUCER, "claim", "complete", "retry", "snooze", "release", "bury", "discard", "extend",
     "progress", "log", "beat", "promote", "reap", "trim",
 )  # fmt: skip
+REAPER = ("register", "promote", "reap", "trim")
 OPERATOR = (
     *PRODUCER, "reprocess", "requeue", "cancel", "remove", "drain", "obliterate", "update",
     "pause", "resume", "state", "control", "unregister", "audit", "mend",
@@ -34,6 +35,7 @@ READS = (
     "ZREVRANGE", "ZSCAN", "ZSCORE",
 )  # fmt: skip
 QUESTIONS = ("CONFIG GET save", "INFO", "SCAN 0")
+PARTS = {"SCRIPT", "CONFIG", "CLUSTER"}  # commands that are allowed by their second word
 _CALLED = re.compile(rb"redis\.p?call\('([A-Z]+)'")
 
 
@@ -43,17 +45,23 @@ def commands(verbs: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({c.decode() for v in verbs for c in _CALLED.findall(SCRIPTS[v].source)}))
 
 
-def missing(client: Client, queues: Iterable[str], verbs: tuple[str, ...]) -> list[str]:
+def missing(
+    client: Client, queues: Iterable[str], verbs: tuple[str, ...], *, also: Sequence[str] = ()
+) -> list[str]:
     """What the client's user lacks, a sentence each; raises ServerRefused where scripts are.
 
-    :param verbs: PRODUCER, WORKER or OPERATOR. A worker waits for work too, and an operator reads.
+    :param verbs: PRODUCER, WORKER, REAPER or OPERATOR. A worker waits for work too, and an operator
+        reads.
+    :param also: further commands, on a key of the queue.
     """
     keys = [queue_keys(name, client.prefix) for name in queues]
     if not keys:
         return []
-    asked: list[tuple[str, ...]] = [_call(name, keys[0]) for name in commands(verbs)]
+    asked: list[tuple[str, ...]] = [_call(name, keys[0]) for name in (*commands(verbs), *also)]
     asked += [("SCRIPT", "LOAD", "return"), ("SCRIPT", "EXISTS", "0"), ("EVAL", "return", "0")]
     asked += [("BLPOP", keys[0].wake, "1")] if verbs == WORKER else []
+    if client.shards:
+        asked += [("CLUSTER", "SLOTS"), ("COMMAND",), ("ASKING",)]
     if verbs == OPERATOR:
         asked += [_call(name, keys[0]) for name in READS]
         asked += [tuple(name.split()) for name in QUESTIONS]
@@ -65,7 +73,7 @@ def missing(client: Client, queues: Iterable[str], verbs: tuple[str, ...]) -> li
     if set(about_keys) <= set(refused):
         return [_keys_sentence(who, [keys[0].base + "*"], client.prefix)]
     if refused:
-        names = ["|".join(w[:2]) if w[0] in ("SCRIPT", "CONFIG") else w[0] for w in refused]
+        names = ["|".join(w[:2]) if w[0] in PARTS else w[0] for w in refused]
         grants = [f"+{name.lower()}" for name in names]
         grants += [f"&{client.prefix}:*"] if "PUBLISH" in names else []
         return [f"{who} may not call {', '.join(names)}. Give it {' '.join(grants)}"]
@@ -73,15 +81,17 @@ def missing(client: Client, queues: Iterable[str], verbs: tuple[str, ...]) -> li
     return [_keys_sentence(who, lacking, client.prefix)] if lacking else []
 
 
-def demand(client: Client, queues: Sequence[str], verbs: tuple[str, ...]) -> None:
+def demand(
+    client: Client, queues: Sequence[str], verbs: tuple[str, ...], *, also: Sequence[str] = ()
+) -> None:
     """Raise ServerRefused with the sentence on what the user of the client lacks."""
-    for sentence in missing(client, queues, verbs):
+    for sentence in missing(client, queues, verbs, also=also):
         raise ServerRefused(f"{sentence}. The whole list is in docs/security.md.")
 
 
 def user(client: Client) -> str:
     """The name under which the client signs in; 'default' where it gives none."""
-    return str(client.raw.connection_pool.connection_kwargs.get("username") or "default")
+    return str(client.options.get("username") or "default")
 
 
 def _call(command: str, keys: Keys) -> tuple[str, ...]:

@@ -68,6 +68,7 @@ __all__ = [
     "drain",
     "enqueue",
     "extend",
+    "forget",
     "gate",
     "log",
     "obliterate",
@@ -112,16 +113,26 @@ def register(client: Way, queues: Iterable[str]) -> int:
 
 
 def enqueue(
-    client: Way, queue: str, jobs: Iterable[NewJob], *, request: str, producer: str
+    client: Way,
+    queue: str,
+    jobs: Iterable[NewJob],
+    *,
+    request: str,
+    producer: str,
+    sent_ms: int = SENT_MS,
+    void_at: int | str = "",
 ) -> list[Verdict]:
     """Admit jobs: 1 enqueued, 0 duplicate, or KindRefused or DamagedRow.
 
     :param request: names this call. Sent again with the same name and producer, it is answered
         with the verdicts of the first time and changes nothing.
     :param producer: names a sender that makes one call at a time.
+    :param sent_ms: how long the server remembers the call.
+    :param void_at: ms since 1970 by the server's clock; a later call changes nothing and raises
+        ServerRefused.
     """
     keys = keys_of(client, queue)
-    args: list[Any] = [keys.jobs, request, SENT_MS]
+    args: list[Any] = [keys.jobs, request, sent_ms, void_at]
     count = 0
     for job in jobs:
         count += 1
@@ -131,6 +142,14 @@ def enqueue(
     sent = keys.sent(producer)
     names = (keys.pending, keys.schedule, keys.wake, keys.metrics, sent)
     result: list[Verdict] = run(client, "enqueue", names, args, verdicts)
+    return result
+
+
+def forget(client: Way, queue: str, producers: Iterable[str], *, grace_ms: int) -> int:
+    """End the memory of these producers' last calls after a grace; how many there were."""
+    keys = keys_of(client, queue)
+    names = [keys.sent(producer) for producer in producers]
+    result: int = run(client, "forget", names, (grace_ms,))
     return result
 
 
@@ -144,13 +163,15 @@ def claim(
     worker: str,
     request: str | int,
     lease_ms: int,
+    claimer: int = 0,
     count: int = 1,
     due: int = 200,
 ) -> Claims:
     """Lease up to `count` jobs to a worker, after promoting up to `due` jobs that are due.
 
-    :param worker: names a claimer that makes one call at a time, for instance one process.
+    :param worker: who is to hold the jobs, for instance one process.
     :param request: names this call; the same again is given the same jobs and tokens.
+    :param claimer: a worker may make one call at a time under each number.
     :param count: at most 1,000; 0 takes nothing and passes a wake on to the next worker.
     """
     k = keys_of(client, queue)
@@ -171,7 +192,7 @@ def claim(
             _fence(jobs, fences)
         return Claims(next_ms, receipt, jobs)
 
-    result: Claims = run(client, "claim", (*names, k.claims(worker), k.trail), args, parse)
+    result: Claims = run(client, "claim", (*names, k.claims(worker, claimer), k.trail), args, parse)
     return result
 
 
@@ -269,10 +290,18 @@ def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reape
     return result
 
 
-def trim(client: Way, queue: str, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
-    """Forget dead jobs past their cap or age and kept jobs past their time; answers how many."""
+def trim(
+    client: Way,
+    queue: str,
+    *,
+    dead_max: int,
+    dead_ttl_ms: int,
+    done_max: int = 10_000_000,
+    batch: int = 500,
+) -> int:
+    """Forget dead and kept jobs past their cap, age or time; answers how many."""
     k = keys_of(client, queue)
-    args = (k.jobs, dead_max, dead_ttl_ms, batch_of(batch))
+    args = (k.jobs, dead_max, dead_ttl_ms, batch_of(batch), done_max)
     result: int = run(client, "trim", (k.dead, k.done, k.metrics), args)
     return result
 

@@ -97,6 +97,10 @@ class FaultProxy:
         except OSError:  # the server is away
             writer.transport.abort()
             return
+        if self._refused:  # said while we were connecting
+            writer.transport.abort()
+            up_writer.transport.abort()
+            return
         act = Act.PASS
 
         async def requests() -> None:
@@ -152,9 +156,14 @@ class FaultProxy:
         self._folder.cleanup()
 
     async def _close(self) -> None:
-        self._server.close()
         self._refused = True
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        self._server.close()
+        # A link lets go of its two connections when what it passes on is cancelled; cancelled
+        # itself it would leave them open, for a garbage collection in some later test to find.
+        while True:
+            await asyncio.sleep(0)  # what has been accepted becomes a link, what was cut is closed
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if not others:
+                return
+            self._cut()
+            await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)

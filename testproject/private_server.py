@@ -105,8 +105,11 @@ class OwnServer(Server):
         self.folder = Path(tempfile.mkdtemp(prefix="emq-"))
         path = str(self.folder / "s")
         super().__init__(f"unix://{path}?db=0", path)
-        command = [binary, "--port", "0", "--unixsocket", path, "--dir", str(self.folder)]
-        command += ["--save", "", "--appendonly", "no", *extra_args]
+        # A file of settings, which a sentinel cannot do without, stands before the options.
+        files = [arg for arg in extra_args[:1] if not arg.startswith("-")]
+        command = [binary, *files]
+        command += ["--port", "0", "--unixsocket", path, "--dir", str(self.folder)]
+        command += ["--save", "", "--appendonly", "no", *extra_args[len(files) :]]
         # -I and -S: the guard needs the standard library only, and is up at once without the rest.
         # Its own session: Control-C in a terminal must not take the server from those who still
         # finish their work.
@@ -228,7 +231,8 @@ def take_database(url: str) -> tuple[Server, redis.Redis]:
 def private_server(extra_args: Sequence[str] = (), *, own: bool = False) -> Iterator[Server]:
     """A server for this block.
 
-    `extra_args` are options of the server's command line. `own` asks for a process of our own,
+    `extra_args` are options of the server's command line, the first one may be the path of a file
+    of settings. `own` asks for a process of our own,
     to kill or restart; extra arguments ask for it too. Then REDIS_URL is not looked at.
     """
     url = os.environ.get("REDIS_URL")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if getattr(config.option, "dist", "no") != "no" and not hasattr(config, "workerinput"):
         return
+    # What a shell runs in the background ignores Control-C, and our workers would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stack = contextlib.ExitStack()
     config.add_cleanup(stack.close)
     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="emq-tests-"))

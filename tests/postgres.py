@@ -1,15 +1,18 @@
-"""A PostgreSQL of our own: started for a test module, and a worker's settings for it."""
+"""A PostgreSQL of our own: started for a test module, gone at its end."""
 
+from __future__ import annotations
+
+import contextlib
 import os
 import pwd
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psycopg
+from django.db import connections as databases
 
 from tests.processes import manage, wait_until
 from tests.variant import variant
@@ -23,12 +26,9 @@ def program(name: str) -> str:
     return found or str(places[-1])
 
 
-@contextmanager
-def cluster(*migrate: str) -> Iterator[str]:
-    """The folder of the socket of a cluster of our own; gone at the end.
-
-    :param migrate: arguments of `manage.py migrate`.
-    """
+@contextlib.contextmanager
+def cluster() -> Iterator[str]:
+    """The folder of the socket of an empty cluster."""
     # PostgreSQL refuses to run as root.
     user = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
     with tempfile.TemporaryDirectory(prefix="emq-pg-") as folder:
@@ -47,12 +47,29 @@ def cluster(*migrate: str) -> Iterator[str]:
         )
         try:
             wait_until(lambda: can_connect(folder))
-            done = manage("migrate", *migrate, "-v", "0", **databases(folder, 0))
-            assert done.returncode == 0, done.stderr
             yield folder
         finally:
             server.terminate()
             server.wait(20)
+
+
+def entry(folder: str, **options: object) -> dict[str, object]:
+    """The cluster's database as an entry of DATABASES."""
+    engine = "django.db.backends.postgresql"
+    return {"ENGINE": engine, "NAME": "postgres", "USER": "emq", "HOST": folder, **options}
+
+
+@contextlib.contextmanager
+def alias(name: str, folder: str, **options: object) -> Iterator[None]:
+    """Have this process know the cluster's database by an alias, during the block."""
+    made = databases.configure_settings({"default": entry(folder, **options)})
+    databases.settings[name] = made["default"]
+    try:
+        yield
+    finally:
+        databases[name].close()
+        del databases[name]
+        del databases.settings[name]
 
 
 def connect(folder: str) -> psycopg.Connection:
@@ -67,17 +84,13 @@ def can_connect(folder: str) -> bool:
     return True
 
 
-def databases(folder, age):
+def databases_of(folder: str, age: int) -> dict[str, str]:
     """Settings of a worker on this cluster."""
-    return variant(
-        DATABASES={
-            "default": {
-                "ENGINE": "django.db.backends.postgresql",
-                "NAME": "postgres",
-                "USER": "emq",
-                "HOST": folder,
-                "CONN_MAX_AGE": age,
-                "OPTIONS": {"application_name": "worker"},
-            }
-        }
-    )
+    options = {"application_name": "worker"}
+    return variant(DATABASES={"default": entry(folder, CONN_MAX_AGE=age, OPTIONS=options)})
+
+
+def migrate(folder: str, *args: str) -> None:
+    """Make the tables, as `manage.py migrate` does."""
+    done = manage("migrate", *args, "-v", "0", **databases_of(folder, 0))
+    assert done.returncode == 0, done.stderr

@@ -55,8 +55,11 @@ def test_the_defaults(settings: Any) -> None:
         dead_max=10_000,
         dead_ttl=15_552_000,
         effect_ttl=31_536_000,
+        done_max=100_000,
         socket_timeout=5,
         async_concurrency=100,
+        wait_replicas=0,
+        wait_timeout=None,
         queues={},
     )
 
@@ -75,11 +78,16 @@ def test_every_setting_is_read(settings: Any) -> None:
         "DEAD_MAX": 1,
         "DEAD_TTL": 60,
         "EFFECT_TTL": 61,
+        "DONE_MAX": 2,
         "SOCKET_TIMEOUT": 0.1,
         "ASYNC_CONCURRENCY": 2,
         "TRAIL": "all",
         "REDACT": ["pin"],
         "SIGN_PAYLOADS": "sign",
+        "WAIT_REPLICAS": 2,
+        "WAIT_TIMEOUT": 0.05,
+        "ON_COMMIT": True,
+        "OUTBOX": "default",
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -96,12 +104,17 @@ def test_every_setting_is_read(settings: Any) -> None:
         dead_max=1,
         dead_ttl=60,
         effect_ttl=61,
+        done_max=2,
         socket_timeout=0.1,
         async_concurrency=2,
         trail="all",
         redact=("pin",),
         sign_payloads="sign",
-        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30))},
+        wait_replicas=2,
+        wait_timeout=0.05,
+        on_commit=True,
+        outbox="default",
+        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05, True, "default")},
     )
 
 
@@ -120,13 +133,15 @@ def test_a_queue_falls_back_to_the_general_settings(settings: Any) -> None:
         "QUEUES": {
             "mail": {"MAX_ATTEMPTS": 10, "BACKOFF": timedelta(minutes=1)},
             "slow": {"LEASE": 600, "MAX_STALLS": 1},
+            "dear": {"WAIT_REPLICAS": 1, "WAIT_TIMEOUT": 2},
             "plain": {},
         },
     }
-    general = QueueSettings(lease=20, max_attempts=5, max_stalls=3, backoff=DEFAULT)
+    general = QueueSettings(20, 5, 3, DEFAULT, wait_replicas=0, wait_timeout=None)
     values = conf.settings()
-    assert values.queue("mail") == QueueSettings(20, 10, 3, Fixed(60))
-    assert values.queue("slow") == QueueSettings(600, 5, 1, DEFAULT)
+    assert values.queue("mail") == QueueSettings(20, 10, 3, Fixed(60), 0, None)
+    assert values.queue("slow") == QueueSettings(600, 5, 1, DEFAULT, 0, None)
+    assert values.queue("dear") == QueueSettings(20, 5, 3, DEFAULT, 1, 2)
     assert values.queue("plain") == general
     assert values.queue("never-named") == general
 
@@ -221,6 +236,7 @@ def test_a_whole_number_is_not_a_float(name: str) -> None:
         ("DEAD_TTL", 1, 315_360_000),
         ("SOCKET_TIMEOUT", 0.1, 3600),
         ("ASYNC_CONCURRENCY", 1, 10_000),
+        ("WAIT_REPLICAS", 0, 100),
     ],
 )
 def test_the_bounds_of_a_number(name: str, low: float, high: int) -> None:
@@ -247,6 +263,8 @@ def test_the_bounds_of_a_number(name: str, low: float, high: int) -> None:
         ({"DEFAULT_QUEUE": "x" * 129}, "DEFAULT_QUEUE", "is not allowed. Use 1 to 128"),
         ({"DEFAULT_QUEUE": "q\n"}, "DEFAULT_QUEUE", "is not allowed"),
         ({"DEFAULT_QUEUE": None}, "DEFAULT_QUEUE", "is None. Queue name None is not allowed"),
+        ({"WAIT_TIMEOUT": 0}, "WAIT_TIMEOUT", "is 0. Give a number of seconds from 0.01 to 60."),
+        ({"WAIT_TIMEOUT": "1"}, "WAIT_TIMEOUT", "is '1'. Give a number of seconds"),
         ({"BACKOFF": -1}, "BACKOFF", "is -1. Fixed: seconds is -1. Give a number of seconds"),
         ({"BACKOFF": True}, "BACKOFF", "is True. Backoff True is no policy. Give"),
         ({"BACKOFF": "no.such"}, "BACKOFF", "is 'no.such'. Backoff 'no.such' cannot be imported"),
@@ -339,7 +357,8 @@ def test_an_unknown_name_of_a_queue_is_refused() -> None:
     found = problem({"QUEUES": {"mail": {"MAX_ATEMPTS": 2}}})
     assert found.sentence == (
         "EMQ['QUEUES']['mail']['MAX_ATEMPTS'] is not a setting. The nearest known name is "
-        "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF."
+        "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF, "
+        "WAIT_REPLICAS, WAIT_TIMEOUT, ON_COMMIT, OUTBOX, PARTITIONS."
     )
 
 
@@ -373,6 +392,22 @@ def test_a_queue_named_like_the_prefix_names_both_settings(
     assert found.kind == "contradiction"
     assert all(words in found.sentence for words in settings_named)
     assert "change one of the two" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("emq", "setting"),
+    [
+        ({"WAIT_TIMEOUT": 5}, "EMQ['WAIT_TIMEOUT']"),
+        ({"WAIT_TIMEOUT": 1, "SOCKET_TIMEOUT": 0.5}, "EMQ['WAIT_TIMEOUT']"),
+        ({"QUEUES": {"mail": {"WAIT_TIMEOUT": 9}}}, "EMQ['QUEUES']['mail']['WAIT_TIMEOUT']"),
+    ],
+)
+def test_a_wait_that_outlasts_the_connection(emq: Any, setting: str) -> None:
+    """The answer would come to nobody."""
+    found = problem(emq)
+    assert found.kind == "contradiction"
+    assert found.setting == setting
+    assert "EMQ['SOCKET_TIMEOUT'] is" in found.sentence
 
 
 def test_emq_is_a_fine_queue_name_under_another_prefix(settings: Any) -> None:

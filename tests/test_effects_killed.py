@@ -15,7 +15,7 @@ import django_emq as emq
 from django_emq import inspector, scripts
 from tests.conformance.wire import books_balance
 from tests.helpers import QUEUE, lease_ends
-from tests.postgres import cluster, connect, databases
+from tests.postgres import cluster, connect, databases_of, migrate
 from tests.probe.effects import charge
 from tests.processes import Worker, wait_until
 
@@ -37,7 +37,8 @@ class Database(NamedTuple):
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
-    with cluster("--run-syncdb") as folder:
+    with cluster() as folder:
+        migrate(folder, "--run-syncdb")
         yield folder
 
 
@@ -54,7 +55,7 @@ def database(request) -> Iterator[Database]:
     folder = request.getfixturevalue("postgres")
     with closing(connect(folder)) as admin:
         yield Database(
-            "postgresql", databases(folder, 0), lambda sql: admin.execute(sql).fetchall()
+            "postgresql", databases_of(folder, 0), lambda sql: admin.execute(sql).fetchall()
         )
         admin.execute("truncate probe_invoice, django_emq_effect")
 

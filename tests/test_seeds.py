@@ -9,7 +9,7 @@ import pytest
 
 import django_emq as emq
 from django_emq import connections, scripts
-from django_emq.connections import Batch
+from django_emq.batches import Batch
 from django_emq.exceptions import StaleToken
 from django_emq.keys import queue_keys
 from tests.conformance import wire

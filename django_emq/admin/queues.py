@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.admin.utils import quote
@@ -12,9 +14,11 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from .. import inspector, scripts, signing
+from .. import inspector, scripts, signing, whole
+from ..conf import settings
 from ..exceptions import JobGone, Refused
-from ..inspector import SETS, Filter, JobRow, Mark
+from ..inspector import SETS, Filter, JobRow, Mark, QueueStats, Worker
+from ..partitions import families
 from .acting import AGES, Acting, filter_fields, read_filter
 from .base import client
 from .chart import chart
@@ -61,27 +65,34 @@ class QueueAdmin(Acting):
     # -- all queues ---------------------------------------------------------------------------
 
     def queues(self, request: HttpRequest) -> HttpResponse:
-        """All queues with their figures, and the search for a job."""
+        """All queues with their figures, or the partitions of one, and the search for a job."""
         names = inspector.queues(client())
         wanted = request.GET.get("q", "").strip()
         if wanted and (found := self._find(request, wanted, names)):
             return found
-        pages = max((len(names) + QUEUES_MAX - 1) // QUEUES_MAX, 1)
-        number = _page(request, pages)
-        shown = names[(number - 1) * QUEUES_MAX : number * QUEUES_MAX]
-        stats = inspector.overview(client(), shown)
+        of = request.GET.get("of", "")
+        groups = families(names)
+        if of:
+            groups = {name: [name] for name in groups.get(of, ())}
+        pages = list(_pages(groups))
+        number = _page(request, len(pages))
+        page = pages[number - 1]
+        shown = [name for part in page.values() for name in part]
+        stats = {one.queue: one for one in inspector.overview(client(), shown)}
         listening = inspector.workers(client())
+        rows = [_row(name, [stats[part] for part in page[name]], listening) for name in page]
         return self.render(
             request,
             "queues",
-            title=_("Queues"),
-            queues=[(one, len(inspector.served(listening, one.queue))) for one in stats],
-            totals={name: sum(one.counts[name] for one in stats) for name in SETS},
+            title=_("Partitions of %(queue)s") % {"queue": of} if of else _("Queues"),
+            of=of,
+            queues=rows,
+            totals={name: sum(one.counts[name] for one in stats.values()) for name in SETS},
             workers=len(listening),
             chart=chart(inspector.last_hour(client(), shown)),
             query=wanted,
             number=number,
-            pages=pages,
+            pages=len(pages),
             may_pause=self.may(request, "pause_queue"),
         )
 
@@ -98,23 +109,26 @@ class QueueAdmin(Acting):
         return None
 
     def pause(self, request: HttpRequest, queue: str) -> HttpResponse:
-        """Pause or resume a queue, as the form says, and go back to it."""
-        self.queue(queue)
+        """Pause or resume a queue with all its partitions, as the form says, and go back."""
+        if settings().parts(queue) == (queue,):
+            self.queue(queue)
         by = request.user.get_username()
         request.META["emq.sent"] = 0
         if request.POST.get("to") == "resume":
-            changed = scripts.resume(client(), queue, by=by)
+            changed = whole.resume(client(), queue, by=by)
             told = _("Queue '%(queue)s' was resumed.") if changed else _("It was not paused.")
         else:
             why = request.POST.get("why", "").strip()[:200]
-            changed = scripts.pause(client(), queue, by=by, why=why)
+            changed = whole.pause(client(), queue, by=by, why=why)
             told = _("Queue '%(queue)s' is paused.") if changed else _("It was paused before.")
         told = told % {"queue": queue}
         if changed:
             self.log(request, queue, told)
         messages.add_message(request, messages.SUCCESS if changed else messages.WARNING, told)
         if request.POST.get("next") == "queues":
-            return HttpResponseRedirect(self._url("changelist"))
+            of = settings().whole(queue)
+            query = f"?{urlencode({'of': of})}" if of != queue else ""
+            return HttpResponseRedirect(self._url("changelist") + query)
         return HttpResponseRedirect(self._url("change", queue=queue))
 
     # -- one queue ----------------------------------------------------------------------------
@@ -125,7 +139,7 @@ class QueueAdmin(Acting):
         wanted = request.GET.get("q", "").strip()
         if wanted and (found := self._find(request, wanted, [queue])):
             return found
-        stats = inspector.stats(client(), queue)
+        (stats,) = inspector.overview(client(), [queue])
         if name and name not in SETS:
             raise Http404(_("There is no set '%(name)s'.") % {"name": name})
         name = name or next((one for one in SETS if stats.counts[one]), "pending")
@@ -227,6 +241,26 @@ class QueueAdmin(Acting):
         return reverse(
             f"admin:django_emq_queue_{view}", kwargs=kwargs, current_app=self.admin_site.name
         )
+
+
+def _pages(groups: dict[str, list[str]]) -> Iterator[dict[str, list[str]]]:
+    """The queues page by page, by the names that people use; at least one page."""
+    page: dict[str, list[str]] = {}
+    for name, parts in groups.items():
+        if page and sum(map(len, page.values())) + len(parts) > QUEUES_MAX:
+            yield page
+            page = {}
+        page[name] = parts
+    yield page
+
+
+def _row(name: str, found: list[QueueStats], workers: Sequence[Worker]) -> tuple[QueueStats, int]:
+    """The figures of a queue, and how many workers serve each part of it that needs one."""
+    needed = set(settings().parts(name))
+    needed |= {one.queue for one in found if any(one.counts[kind] for kind in SETS[:3])}
+    listening = min(len(inspector.served(workers, part)) for part in needed)
+    same = len(found) == 1 and found[0].queue == name
+    return found[0] if same else inspector.together(name, found), listening
 
 
 def _listing(rows: list[JobRow]) -> dict[str, Any]:

@@ -31,13 +31,15 @@ from .queues import (
     is_known,
     last_hour,
     overview,
+    parts,
     queues,
     stats,
+    together,
     totals,
     unique,
 )
 from .search import Filter, Found, find, walk
-from .server import ScriptFact, ServerFacts, Strangers, moved, server, strangers
+from .server import ScriptFact, ServerFacts, Strangers, moved, server, servers, strangers
 from .trail import Entry, trail
 from .why import Why, explain, span, why, words
 from .workers import Worker, held, served, workers
@@ -79,14 +81,17 @@ __all__ = [
     "newest",
     "overview",
     "page",
+    "parts",
     "queues",
     "row",
     "served",
     "server",
+    "servers",
     "span",
     "state",
     "stats",
     "strangers",
+    "together",
     "totals",
     "trail",
     "unique",

@@ -18,23 +18,11 @@ def ask(client: Client, build: Callable[[Any], object], *, loose: bool = False) 
     :param loose: leave errors of single commands in the list, as exceptions; otherwise the first
         one is raised. Rows that strangers have damaged must not take a page with them.
     """
-
-    def send(raw: Any) -> list[Any]:
-        pipeline = raw.pipeline(transaction=False)
-        build(pipeline)
-        replies: list[Any] = pipeline.execute(raise_on_error=False) if len(pipeline) else []
-        return replies
-
-    replies = client.read(send)
+    replies = client.read(lambda raw: client.gather(build))
     for reply in replies:
         if isinstance(reply, Exception) and not loose:
             raise client.failed(reply)
     return replies
-
-
-def scan(client: Client, cursor: int, count: int, match: str | None = None) -> Any:
-    """One step of SCAN: the next cursor, 0 at the end, and some keys."""
-    return client.read(lambda raw: raw.scan(cursor, match=match, count=count))
 
 
 def text(value: Any) -> str:

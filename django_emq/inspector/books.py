@@ -16,7 +16,7 @@ from ..connections import Client
 from ..exceptions import InvalidOption
 from ..keys import queue_keys
 from ..upkeep import AUDIT_MAX, Fault
-from ._read import SETS, ask, scan, text
+from ._read import SETS, ask, text
 from .queues import queues
 
 STEP = 1000  # keys or members in one step of a scan
@@ -214,7 +214,7 @@ def _keyspace(
     only = f"{next(iter(names))}}}:" if len(names) == 1 else ""
     cursor, seen = -1, 0
     while cursor:
-        cursor, keys = scan(client, max(cursor, 0), STEP, f"{client.prefix}:{{{only}*")
+        cursor, keys = client.scan(max(cursor, 0), STEP, f"{client.prefix}:{{{only}*")
         seen += len(keys)
         rows: dict[str, list[bytes]] = {}
         others: list[tuple[str, bytes, bytes]] = []

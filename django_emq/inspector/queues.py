@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.utils.translation import gettext as _
+
+from ..conf import PARTITIONS_MAX, settings
 from ..connections import Client
 from ..exceptions import UnknownSet
-from ..keys import QUEUE_NAME, queue_keys, reserve_keys
+from ..keys import QUEUE_NAME, partition, queue_keys, reserve_keys
 from ._read import SETS, age, ask, instant, number, numbers, text, texts, to_ms
 
 CHART_MINUTES = 60
@@ -29,6 +32,7 @@ class QueueStats:
     per_minute: dict[str, float]  # the same over the last two minutes, jobs a minute
     paused_why: str = ""
     paused_at: datetime | None = None
+    partitions: tuple[str, ...] = ()  # that these figures are the sums of
 
     @property
     def in_per_minute(self) -> float:
@@ -64,13 +68,36 @@ def is_known(client: Client, queue: str) -> bool:
     return bool(client.read(lambda raw: raw.sismember(key, queue)))
 
 
+def parts(client: Client, queue: str, *, busy: bool = False) -> list[str]:
+    """The queues on the server that hold the jobs of one: itself, or all its partitions.
+
+    Those of the setting, and what else is in the registry: partitions beyond their number, and the
+    queue itself, from before the setting was changed. One round trip, none without partitions.
+
+    :param busy: of the latter only those that have jobs to be run.
+    """
+    own = settings().parts(queue)
+    if own == (queue,):
+        return [queue]
+    others = [queue, *(partition(queue, n) for n in range(len(own), PARTITIONS_MAX))]
+    registry = reserve_keys(client.prefix).queues
+    known = ask(client, lambda p: [p.sismember(registry, name) for name in others])
+    left = [name for name, there in zip(others, known, strict=True) if there]
+    if busy and left:
+        keys = [queue_keys(name, client.prefix) for name in left]
+        sizes = ask(client, lambda p: [p.zcard(getattr(k, s)) for k in keys for s in SETS[:3]])
+        left = [name for at, name in enumerate(left) if any(sizes[3 * at : 3 * at + 3])]
+    return [*own, *left]
+
+
 def counts(client: Client, queue: str, sets: Sequence[str] = SETS) -> dict[str, int]:
     """How many jobs each set holds, in one round trip. Raises UnknownSet."""
-    keys = queue_keys(queue, client.prefix)
     for name in sets:
         check_set(name)
-    sizes = ask(client, lambda p: [p.zcard(getattr(keys, name)) for name in sets])
-    return dict(zip(sets, sizes, strict=True))
+    keys = [queue_keys(part, client.prefix) for part in parts(client, queue)]
+    sizes = ask(client, lambda p: [p.zcard(getattr(k, name)) for name in sets for k in keys])
+    each = len(keys)
+    return {name: sum(sizes[at * each : (at + 1) * each]) for at, name in enumerate(sets)}
 
 
 def check_set(name: str) -> str:
@@ -82,7 +109,7 @@ def check_set(name: str) -> str:
 
 def totals(client: Client, queue: str) -> dict[str, int]:
     """Lifetime counters: enqueued, claimed, completed, failed, retried, dead, reaped, …"""
-    return many_totals(client, [queue])[0]
+    return _summed(many_totals(client, parts(client, queue)))
 
 
 def many_totals(client: Client, names: Sequence[str]) -> list[dict[str, int]]:
@@ -99,12 +126,42 @@ def unique(client: Client, queue: str, key: str) -> str | None:
 
 
 def stats(client: Client, queue: str) -> QueueStats:
-    """Everything about one queue, in two round trips."""
-    return overview(client, [queue])[0]
+    """Everything about one queue, summed over its partitions if it has any; two round trips."""
+    found = overview(client, parts(client, queue))
+    return found[0] if found[0].queue == queue else together(queue, found)
+
+
+def together(queue: str, found: Sequence[QueueStats]) -> QueueStats:
+    """The figures of a queue from those of its partitions. One that is paused pauses it."""
+    paused = [one for one in found if one.paused]
+    why = paused[0].paused_why if paused else ""
+    if 0 < len(paused) < len(found):
+        some = _("Only %(count)d of %(all)d partitions.")
+        why = f"{some % {'count': len(paused), 'all': len(found)}} {why}".rstrip()
+    return QueueStats(
+        queue=queue,
+        counts={name: sum(one.counts[name] for one in found) for name in SETS},
+        oldest_s=max((one.oldest_s for one in found if one.oldest_s is not None), default=None),
+        paused=bool(paused),
+        paused_by=paused[0].paused_by if paused else "",
+        totals=_summed([one.totals for one in found]),
+        per_minute=_summed([one.per_minute for one in found]),
+        paused_why=why,
+        paused_at=paused[0].paused_at if paused else None,
+        partitions=tuple(one.queue for one in found),
+    )
+
+
+def _summed(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    names = dict.fromkeys(name for one in found for name in one)
+    return {name: sum(one.get(name, 0) for one in found) for name in names}
 
 
 def overview(client: Client, names: Sequence[str]) -> list[QueueStats]:
-    """Everything about several queues, in two round trips whatever their number."""
+    """Everything about several queues, in two round trips whatever their number.
+
+    A partition is a queue here, and nothing is summed.
+    """
     now = to_ms(client.read(lambda raw: raw.time())) / 1000
     minute = int(now) // 60
 

@@ -10,7 +10,7 @@ from typing import Any
 from .. import scripts
 from ..connections import Client
 from ..keys import reserve_keys
-from ._read import ask, number, scan, text, texts
+from ._read import ask, number, text, texts
 from .queues import many_totals
 
 CONFIG = (
@@ -61,6 +61,7 @@ class ServerFacts:
     clock_ahead_s: float = 0.0  # the server's clock against this host's
     round_trip_s: float = 0.0  # which is also how exact that is
     is_socket: bool = False  # a unix socket: no network between
+    node: str = ""  # its address, where it is one of the nodes of a cluster
 
     @property
     def name(self) -> str:
@@ -79,23 +80,34 @@ class ServerFacts:
         return str(told or "unknown")
 
 
-def server(client: Client) -> ServerFacts:
-    """Ask the server about itself, in two round trips."""
-    table = list(scripts.SCRIPTS.values())
-    fence = reserve_keys(client.prefix).version
+def servers(client: Client) -> list[ServerFacts]:
+    """Ask each server about itself: the nodes of a cluster that take writes, or the only one."""
+    (found,) = ask(client, lambda p: [p.get(reserve_keys(client.prefix).version)], loose=True)
+    nodes = client.read(lambda raw: client.nodes())
+    return [_facts(client, found, name, node) for name, node in nodes]
 
-    def build(pipeline: Any) -> None:
-        pipeline.get(fence)
+
+def server(client: Client) -> ServerFacts:
+    """Ask the server about itself, in three round trips; of a cluster the first node."""
+    return servers(client)[0]
+
+
+def _facts(client: Client, found: Any, name: str, node: Any) -> ServerFacts:
+    table = list(scripts.SCRIPTS.values())
+
+    def send(raw: Any) -> Any:
+        pipeline = node.pipeline(transaction=False)
         pipeline.info()
         pipeline.config_get(*CONFIG)
         pipeline.script_exists(*(script.sha for script in table))
         pipeline.info("commandstats")
+        return pipeline.execute(raise_on_error=False)
 
-    found, info, config, loaded, stats = ask(client, build, loose=True)
+    info, config, loaded, stats = client.read(send)
     names = {"GET": found, "INFO": info, "CONFIG GET": config, "SCRIPT EXISTS": loaded}
     flags = loaded if isinstance(loaded, list) else [None] * len(table)
-    ahead, trip = _clock(client)
-    way = client.raw.connection_pool.connection_kwargs
+    ahead, trip = _clock(client, node)
+    way = client.options
     return ServerFacts(
         fence=text(found),
         info=info if isinstance(info, dict) else {},
@@ -111,6 +123,7 @@ def server(client: Client) -> ServerFacts:
         clock_ahead_s=ahead,
         round_trip_s=trip,
         is_socket="path" in way,
+        node=name,
     )
 
 
@@ -120,7 +133,7 @@ def strangers(client: Client, *, scans: int = 10) -> Strangers:
     cursor = count = examined = 0
     example = ""
     for _ in range(scans):
-        cursor, keys = scan(client, cursor, SCAN_COUNT)
+        cursor, keys = client.scan(cursor, SCAN_COUNT)
         examined += len(keys)
         for key in keys:
             if not key.startswith(ours):
@@ -144,10 +157,10 @@ def moved(client: Client, names: Sequence[str]) -> dict[str, tuple[int, str]]:
     return {script: (sums.get(counter, 0), counter) for script, counter in COUNTERS.items()}
 
 
-def _clock(client: Client) -> tuple[float, float]:
+def _clock(client: Client, node: Any) -> tuple[float, float]:
     """How far the server's clock is ahead of ours, and the round trip, in seconds."""
     began, started = time.time(), time.monotonic()
-    seconds, micros = client.read(lambda raw: raw.time())
+    seconds, micros = client.read(lambda raw: node.time())
     trip = time.monotonic() - started
     return seconds + micros / 1e6 - (began + trip / 2), trip
 

@@ -6,7 +6,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("django_emq", "0001_admin"),
+        ("django_emq", "0002_outbox"),
     ]
 
     operations = [

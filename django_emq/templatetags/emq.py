@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy as _
 from .. import inspector
 from ..admin.arguments import line
 from ..conf import settings
+from ..partitions import folded
 
 register = template.Library()
 
@@ -47,6 +48,12 @@ ASKED = {
 def emq_state(state: str) -> Any:
     """What a worker says that it does."""
     return STATES.get(state, state or "?")
+
+
+@register.filter
+def emq_queues(worker: inspector.Worker) -> str:
+    """The queues that a worker serves: one name for all partitions of a queue."""
+    return ", ".join(folded(worker.queues))
 
 
 @register.filter

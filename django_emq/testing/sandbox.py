@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db import connections as databases
 from django.test import TestCase, override_settings
 
-from .. import connections, inspector, queue, registry, scripts, signing
+from .. import admission, connections, inspector, registry, scripts, signing
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext, enter
@@ -23,8 +23,8 @@ from ..exceptions import Refused, Verdict
 from ..jobs import Claimed, decode
 from ..keys import queue_keys
 from ..registry import AnyTask
-from ..worker.courier import OPTION
 from ..worker.outcome import Outcome, failed, finished
+from ..worker.trips import OPTION
 from .points import Crash, Trap
 
 JOBS_MAX = 1000  # that one run_until_empty takes: more is a job that enqueues itself
@@ -190,7 +190,7 @@ class Sandbox:
     @contextmanager
     def inline(self) -> Iterator[None]:
         """During the block each job that is ready runs at once, at the end of its enqueue."""
-        push = queue.push
+        push = admission.push_many
 
         def push_and_run(*args: Any, **kwargs: Any) -> Any:
             verdicts = push(*args, **kwargs)
@@ -198,11 +198,11 @@ class Sandbox:
                 self.run_until_empty()
             return verdicts
 
-        queue.push = push_and_run
+        admission.push_many = push_and_run
         try:
             yield
         finally:
-            queue.push = push
+            admission.push_many = push
 
     def advance(self, seconds: float) -> None:
         """Let time pass for the queue, without waiting: leases end, times come."""

@@ -8,8 +8,8 @@ from ..jobs import Claimed
 from .options import WINDOW
 from .runner import LoopRunner, Runner
 
-CHUNK = 500  # jobs in one claim
-AHEAD = 4 * CHUNK  # jobs that may wait in front of the runners
+CHUNK = 250  # jobs in one claim, outcomes in one trip
+AHEAD = 8 * CHUNK  # jobs that may wait in front of the runners
 
 
 class Appetite:
@@ -27,15 +27,18 @@ class Appetite:
         self._inbox = inbox
         self._mean = 0.0  # seconds that a job holds its runner; 0.0 while nothing is known
         self._seen = (0.0, 0)
-        self.low = True  # whether the inbox is half empty, as `want` last saw it
+        self.low = True  # whether less than half the target waits, as `want` last saw it
 
     def free(self, now: float) -> int:
         """How many runners are idle, or will soon be: none of them is in a long job."""
         return sum(1 for runner in self._runners if not runner.since or now - runner.since < WINDOW)
 
-    def want(self, now: float) -> int:
-        """How many jobs to claim now."""
-        waiting = self._inbox.qsize()
+    def want(self, now: float, coming: int = 0) -> int:
+        """How many jobs to claim now.
+
+        :param coming: how many have been asked for.
+        """
+        waiting = self._inbox.qsize() + coming
         target = self._target(now)
         self.low = 2 * waiting <= target
         return max(min(target - waiting, CHUNK), 0)

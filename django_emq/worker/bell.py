@@ -1,7 +1,7 @@
 """What a courier sleeps on: its bell, rung by runners and signals, and the wake of its queues.
 
-One blocking pop on `wake` is sent and not waited for. Its socket is watched beside the bell, so
-an idle worker sends nothing, and a job that arrives wakes it in the time of one reply.
+A blocking pop on `wake` is sent and not waited for. Its socket is watched beside the bell, so an
+idle worker sends nothing, and a job that arrives wakes it in the time of one reply.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 import random
 import selectors
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 from typing import Any
 
 from ..connections import Client
+from ..exceptions import EmqError
 from ..keys import queue_keys
+from .turns import Turns
 
 SLACK = 3.0  # seconds after which an overdue reply means a dead link
 
@@ -42,14 +45,14 @@ class Bell:
         """For `signal.set_wakeup_fd`."""
         return self._far.fileno()
 
-    def wait(self, seconds: float) -> tuple[bytes, bool]:
-        """Sleep; answer the numbers of signals that came, and whether another socket is ready."""
-        signals, ready = b"", False
+    def wait(self, seconds: float) -> tuple[bytes, list[Any]]:
+        """Sleep; answer the numbers of signals that came, and the pops whose sockets are ready."""
+        signals, ready = b"", []
         for key, _ in self.selector.select(max(seconds, 0.0)):
             if key.fileobj is self._near:
                 signals = self._near.recv(4096).replace(b"\0", b"")
             else:
-                ready = True
+                ready.append(key.data)
         return signals, ready
 
     def close(self) -> None:
@@ -59,45 +62,47 @@ class Bell:
         self._far.close()
 
 
-class Wake:
-    """The blocking pop on `wake`: a connection of its own with at most one BLPOP under way.
+class Pop:
+    """A blocking pop on the wakes that are on one server: at most one BLPOP under way."""
 
-    :param beat: seconds after which the server answers "nothing"; a random part is taken off.
-    """
-
-    def __init__(self, client: Client, queues: tuple[str, ...], beat: float, bell: Bell) -> None:
+    def __init__(self, client: Client, keys: list[str], beat: float, bell: Bell) -> None:
         self._client = client
-        self._keys = [queue_keys(queue, client.prefix).wake for queue in queues]
-        self._beat = beat * random.uniform(0.75, 1.0)
+        self._keys = keys
+        self._beat = beat
         self._selector = bell.selector
         self._connection: Any = None
         self._socket: Any = None
         self.overdue_at = 0.0  # when the link must be taken for dead; 0.0 while none is awaited
 
-    def arm(self) -> None:
-        """Send the pop, if none is under way. Raises an EmqError when that fails."""
+    def arm(self, order: Iterable[str]) -> None:
+        """Send the pop, if none is under way. Raises an EmqError when that fails.
+
+        :param order: keys; the server takes the first list that has something.
+        """
         if self.overdue_at:
             return
         try:
             if self._connection is None:
-                self._connection = self._client.raw.connection_pool.make_connection()
+                self._connection = self._client.connection(self._keys[0])
                 self._connection.connect()
                 self._socket = self._connection._sock
-                self._selector.register(self._socket, selectors.EVENT_READ)
-            self._connection.send_command("BLPOP", *self._keys, f"{self._beat:.3f}")
+                self._selector.register(self._socket, selectors.EVENT_READ, self)
+            keys = [key for key in order if key in self._keys]
+            self._connection.send_command("BLPOP", *keys, f"{self._beat:.3f}")
             self.overdue_at = monotonic() + self._beat + SLACK
         except self._client.failures as error:
             self.drop()
             raise self._client.failed(error) from error
 
-    def collect(self) -> bool:
-        """Read the reply that has come: whether it was a wake. Raises an EmqError."""
+    def collect(self) -> str | None:
+        """Read the reply that has come: the key of the wake, if it was one. Raises an EmqError."""
         self.overdue_at = 0.0
         try:
-            return self._connection.read_response() is not None
+            reply = self._connection.read_response()
         except self._client.failures as error:
             self.drop()
             raise self._client.failed(error) from error
+        return reply[0].decode() if reply else None
 
     def drop(self) -> None:
         """Close the connection; the next `arm` makes a new one."""
@@ -108,3 +113,51 @@ class Wake:
         if self._connection is not None:
             self._connection.disconnect()
             self._connection = None
+
+
+class Wake:
+    """The blocking pops on `wake`: one for all queues, or on a cluster one for each slot.
+
+    :param beat: seconds after which the server answers "nothing"; a random part is taken off.
+    """
+
+    def __init__(self, client: Client, turns: Turns, beat: float, bell: Bell) -> None:
+        self._client = client
+        self._turns = turns
+        self._keys = {queue: queue_keys(queue, client.prefix).wake for queue in turns.queues}
+        self._queues = {key: queue for queue, key in self._keys.items()}
+        beat *= random.uniform(0.75, 1.0)
+        self._pops = [Pop(client, keys, beat, bell) for keys in client.apart([*self._queues])]
+
+    @property
+    def overdue_at(self) -> float:
+        """When the first link must be taken for dead; 0.0 while nothing is awaited."""
+        return min((pop.overdue_at for pop in self._pops if pop.overdue_at), default=0.0)
+
+    def arm(self) -> None:
+        """Send what is not under way. Raises an EmqError when that fails."""
+        order = [self._keys[queue] for queue in self._turns.all()]  # none is always the last
+        self._client.each(self._pops, lambda pop: pop.arm(order))
+
+    def collect(self, ready: Iterable[Pop]) -> set[str]:
+        """Read the replies that have come: the queues of which a wake was taken.
+
+        Raises an EmqError.
+        """
+        woken: set[str] = set()
+
+        def read(pop: Pop) -> None:
+            if key := pop.collect():
+                woken.add(self._queues[key])
+
+        try:
+            self._client.each(ready, read)
+        except EmqError:
+            if not woken:  # else the pop that failed is sent again with the others
+                raise
+        return woken
+
+    def drop(self) -> None:
+        """Close all connections."""
+        for pop in self._pops:
+            pop.drop()

@@ -22,6 +22,7 @@ from .. import scripts
 from ..connections import connect
 from ..exceptions import EmqError, Refused, VersionFence
 from ..log import Outage, get_logger
+from ..partitions import folded
 from ..reaper import Reaper
 from .bell import Bell
 from .child import SIGNALS, make_page, run_child, watch_signals
@@ -112,7 +113,8 @@ class Supervisor:
             self._kill_children()
         if not self._said and self.children and all(c.page.is_ready for c in self._living()):
             self._said = True
-            self.say(f"worker {self.options.name} ready: {', '.join(self.options.queues)}")
+            queues = ", ".join(folded(self.options.queues))
+            self.say(f"worker {self.options.name} ready: {queues}")
         if now >= self._outage.retry_at:
             self._call(now)
         self._sleep()
@@ -246,34 +248,35 @@ class Supervisor:
 
     def _extend(self, now: float) -> bool:
         """Extend what the children hold, and tell them what they lost; whether they hold any."""
-        called = False
-        for child in self._living():
-            lost: list[tuple[bytes, int]] = []
-            names = self.options.queues
-            held = group(
-                (names[queue], job_id, token) for queue, job_id, token in child.page.held()
-            )
-            for queue, items in held.items():
-                called = True
-                for start in range(0, len(items), CALL_MAX):
-                    part = items[start : start + CALL_MAX]
-                    verdicts = scripts.extend(
-                        self.client, queue, part, lease_ms=self.options.lease_ms
-                    )
-                    lost += [
-                        job
-                        for job, verdict in zip(part, verdicts, strict=True)
-                        if isinstance(verdict, Refused)
-                    ]
+        holding = [self._extend_for(child, now) for child in self._living()]
+        return any(holding)
+
+    def _extend_for(self, child: Child, now: float) -> bool:
+        lost: list[tuple[bytes, int]] = []
+        names = self.options.queues
+        held = group((names[queue], job_id, token) for queue, job_id, token in child.page.held())
+
+        def extend(entry: tuple[str, list[tuple[bytes, int]]]) -> None:
+            queue, items = entry
+            for start in range(0, len(items), CALL_MAX):
+                part = items[start : start + CALL_MAX]
+                verdicts = scripts.extend(self.client, queue, part, lease_ms=self.options.lease_ms)
+                both = zip(part, verdicts, strict=True)
+                lost.extend(job for job, verdict in both if isinstance(verdict, Refused))
+
+        try:
+            self.client.each(held.items(), extend)
             child.page.extended(now)
+        finally:
             if lost:
                 child.page.tell_lost(lost)
-        return called
+        return bool(held)
 
     def _give_back(self) -> None:
         """Give back what a dead child held: at once, counted as a stall where a job had started."""
-        while self._orphans:
-            queue, items, ran = self._orphans[0]
+
+        def give_back(orphans: tuple[str, list[tuple[bytes, int]], bool]) -> None:
+            queue, items, ran = orphans
             for start in range(0, len(items), CALL_MAX):
                 part = items[start : start + CALL_MAX]
                 if ran:  # it may be what killed the child
@@ -282,7 +285,9 @@ class Supervisor:
                     scripts.release(self.client, queue, part)
             if ran:
                 self.reaper.sweep(queue, trim=False)
-            self._orphans.pop(0)
+            self._orphans.remove(orphans)
+
+        self.client.each([*self._orphans], give_back)
 
     # -- word to people -----------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from time import perf_counter
 
 import django_emq as emq
 from django_emq import connections, inspector, scripts
-from django_emq.connections import Batch
+from django_emq.batches import Batch
 from django_emq.ids import mint
 from django_emq.jobs import NewJob
 

@@ -22,14 +22,17 @@ FLAGS = [
     "--disable-component-update",
 ]
 
+PATIENCE = 30_000  # ms that something may take to appear on a busy machine
+
 __all__ = ["account", "operator", "yard"]
 
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[object]:
     """The browser itself. Django would take its event loop for that of an async view."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE)
     path = shutil.which("chromium")
     assert path, "Chromium is not here: apt-get install chromium fonts-dejavu-core"
     with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:

@@ -32,7 +32,7 @@ def test_watch_a_queue_drain(page, client, queue, probe):
     page.evaluate("window.same = true")
     with Worker(queue) as worker:
         probe.wait_for(12)
-        expect(tab(page, "Pending")).to_have_text("0", timeout=15_000)
+        expect(tab(page, "Pending")).to_have_text("0")
         expect(page.get_by_text("No jobs here.")).to_be_visible()
         worker.terminate()
         worker.wait()
@@ -77,7 +77,7 @@ def test_pause_and_resume(page, client, queue, probe):
         assert probe.marks() == []
         page.get_by_role("button", name="Resume").click()
         probe.wait_for(1)
-        expect(tab(page, "Pending")).to_have_text("0", timeout=15_000)
+        expect(tab(page, "Pending")).to_have_text("0")
         worker.terminate()
         worker.wait()
 
@@ -123,7 +123,7 @@ def test_a_refresh_leaves_ticked_rows_alone(page, client, queue):
     page.goto(url("queue_set", queue=queue, name="dead"))
     page.get_by_label(f"Select {ids[0]}").check()
     kill(client, queue, [payload(TASK, "late")])
-    expect(tab(page, "Dead")).to_have_text("4", timeout=15_000)
+    expect(tab(page, "Dead")).to_have_text("4")
     assert page.locator("input[name=ids]").count() == 3
     expect(page.get_by_label(f"Select {ids[0]}")).to_be_checked()
     page.get_by_label("Select all on this page").check()

@@ -27,6 +27,12 @@ def mark(x):
     _append(x)
 
 
+@emq.task(queue="numbered.7")
+def mark_numbered(x):
+    """Its queue is called like a partition, should there be such a queue."""
+    _append(x)
+
+
 @emq.task
 def boom(message="boom"):
     raise ValueError(message)

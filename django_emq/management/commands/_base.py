@@ -10,7 +10,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from django_emq import inspector
 from django_emq.conf import settings
+from django_emq.connections import Client
 from django_emq.exceptions import EmqError
 from django_emq.keys import check_queue
 
@@ -73,6 +75,12 @@ def read_queues(names: Iterable[str]) -> tuple[str, ...]:
     except EmqError as error:
         raise CommandError(str(error)) from error
     return queues
+
+
+def all_parts(client: Client, names: Iterable[str], *, busy: bool = False) -> tuple[str, ...]:
+    """The queues on the server of the names, each once; see `inspector.parts`."""
+    found = [part for name in names for part in inspector.parts(client, name, busy=busy)]
+    return tuple(dict.fromkeys(found))
 
 
 def positive(text: str) -> int:

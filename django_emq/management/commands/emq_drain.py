@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from django_emq import connections, inspector, scripts
+from django_emq import connections, inspector, whole
 from django_emq.exceptions import EmqError
 
 from ._base import EmqCommand, read_queues
@@ -54,7 +54,7 @@ class Command(EmqCommand):
         """Delete, step by step, and say how many."""
         done, told_at = 0, time.monotonic()
         try:
-            while step := scripts.drain(connections.client(), queue, name, by="emq_drain"):
+            while step := whole.drain(connections.client(), queue, name, by="emq_drain"):
                 done += step
                 if time.monotonic() - told_at >= PROGRESS_S:
                     told_at = time.monotonic()

@@ -16,7 +16,7 @@ from django_emq.conf import settings
 from django_emq.exceptions import EmqError
 from django_emq.inspector import FACTS, Finding
 
-from ._base import EmqCommand, plain, read_queues
+from ._base import EmqCommand, all_parts, plain, read_queues
 
 HELP = """\
 Check that each job is in exactly one set, that each row says where it is, and that every key
@@ -51,6 +51,7 @@ class Command(EmqCommand):
         try:
             client = connections.client()
             lease_ms = int(settings().lease * 1000)
+            names = all_parts(client, names)
             for one in inspector.audit(client, names, lease_ms=lease_ms, progress=self.progress):
                 done = False
                 if options["repair"] and one.mend is not None:

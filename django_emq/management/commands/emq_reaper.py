@@ -5,18 +5,26 @@ from __future__ import annotations
 import math
 import signal
 from argparse import ArgumentParser
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import Error
 
-from django_emq import connections
-from django_emq.exceptions import EmqError
+from django_emq import connections, inspector, relay, rights, scripts
+from django_emq.conf import settings
+from django_emq.connections import Client
+from django_emq.exceptions import EmqError, ServerRefused
+from django_emq.partitions import folded
 from django_emq.reaper import BATCH, Reaper
 
-from ._base import EmqCommand, positive, read_queues, seconds
+from ._base import EmqCommand, all_parts, positive, read_queues, seconds
 
+QUEUES_MAX = 100  # whose keys are asked about at the start
 HELP = """\
-Sweep queues: take back jobs whose worker is lost, make due jobs ready, trim the morgue.
+Sweep queues: take back jobs whose worker is lost, make due jobs ready, trim the morgue, and push
+what waits in the outbox, where one is used.
 
   manage.py emq_reaper                        all queues, every 2 seconds
   manage.py emq_reaper mail --interval 0.5    one queue, twice a second
@@ -42,26 +50,44 @@ class Command(EmqCommand):
         self.log_to_console(options["verbosity"])
         if options["interval"] < 0.05:
             raise CommandError("--interval is too short. Use at least 0.05 seconds.")
-        queues = read_queues(options["queues"])
+        names = read_queues(options["queues"])
         client = connections.client()
+        try:
+            queues = self.allowed(client, names)
+        except EmqError as error:
+            raise CommandError(f"The reaper cannot start: {error}") from error
         reaper = Reaper(client, queues, interval=options["interval"], batch=options["batch"])
         if options["once"]:
             self.once(reaper)
             return
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, lambda *_: reaper.stop())
-        self.say(f"reaper ready: {', '.join(queues) or 'all queues'}")
-        reaper.run()
+        self.say(f"reaper ready: {', '.join(folded(queues)) or 'all queues'}")
+        with relay.relaying(client):
+            reaper.run()
         self.say(self.summary(reaper))
+
+    def allowed(self, client: Client, names: tuple[str, ...]) -> tuple[str, ...]:
+        """The queues to be swept, none for all; raises an EmqError when they may not be."""
+        there: Sequence[str] = [part for name in names for part in settings().parts(name)]
+        if not names:
+            with suppress(ServerRefused):  # what is refused, the sentence below says
+                there = inspector.queues(client)[:QUEUES_MAX]
+        also = () if names else ("SMEMBERS",)
+        rights.demand(client, there or (settings().default_queue,), rights.REAPER, also=also)
+        queues = all_parts(client, names)
+        scripts.register(client, queues)
+        return queues
 
     def once(self, reaper: Reaper) -> None:
         """Sweep every queue until nothing is left to do."""
-        from django_emq import inspector
-
         try:
             for queue in reaper.queues or tuple(inspector.queues(reaper.client)):
                 reaper.sweep(queue, seconds=math.inf)
-        except EmqError as error:
+            relays = relay.Relay(reaper.client, relay.watched())
+            for database in relays.databases:
+                relays.drain(database)
+        except (EmqError, Error) as error:
             raise CommandError(f"The sweep did not end: {error}") from error
         self.say(self.summary(reaper))
 

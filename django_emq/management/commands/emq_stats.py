@@ -9,18 +9,22 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import Error
 
-from django_emq import connections, inspector
+from django_emq import connections, inspector, relay
 from django_emq.exceptions import EmqError
 from django_emq.inspector import QueueStats, Worker
+from django_emq.partitions import families, folded
 
-from ._base import EmqCommand, plain, read_queues, seconds
+from ._base import EmqCommand, all_parts, plain, read_queues, seconds
 
 HELP = """\
-Show the queues (jobs in each set, oldest waiting, jobs a minute) and the workers.
+Show the queues (jobs in each set, oldest waiting, jobs a minute), the workers, and what waits in
+the outbox, where one is used.
 
   manage.py emq_stats                  once
   manage.py emq_stats mail --watch     one queue, again every 2 seconds until Ctrl-C
+  manage.py emq_stats --partitions     each partition of a queue, in place of their sum
   manage.py emq_stats --json           for scripts: one JSON object
 
 in/min and out/min count enqueued and finished jobs over the last one to two minutes.
@@ -52,30 +56,41 @@ class Command(EmqCommand):
             metavar="S",
             help="seconds between looks (2)",
         )
+        add("--partitions", action="store_true", help="show each partition of a queue")
         add("--json", action="store_true", help="one JSON object (one a line with --watch)")
 
     def handle(self, *args: Any, **options: Any) -> None:
         queues = read_queues(options["queues"])
         try:
             while True:
-                self.show(queues, as_json=options["json"], clear=options["watch"])
+                stats = self.read(queues, each=options["partitions"])
+                self.show(stats, as_json=options["json"], clear=options["watch"])
                 if not options["watch"]:
                     return
                 time.sleep(max(options["interval"], 0.1))
         except KeyboardInterrupt:
             return
-        except EmqError as error:
+        except (EmqError, Error) as error:
             raise CommandError(str(error)) from error
 
-    def show(self, queues: tuple[str, ...], *, as_json: bool, clear: bool) -> None:
-        """Print the figures of one instant."""
+    def read(self, queues: tuple[str, ...], *, each: bool) -> list[QueueStats]:
+        """The figures of one instant, of some queues or of all."""
         client = connections.client()
-        stats = [inspector.stats(client, q) for q in queues or inspector.queues(client)]
-        workers = inspector.workers(client)
+        if each:
+            names = all_parts(client, queues) if queues else inspector.queues(client)
+            return inspector.overview(client, [n for f in families(names).values() for n in f])
+        names = queues or tuple(families(inspector.queues(client)))
+        return [inspector.stats(client, name) for name in names]
+
+    def show(self, stats: list[QueueStats], *, as_json: bool, clear: bool) -> None:
+        """Print the figures, and the workers."""
+        workers = inspector.workers(connections.client())
+        outboxes = list(map(relay.waiting, relay.watched()))
         if as_json:
             facts = {
                 "queues": [asdict(queue) for queue in stats],
                 "workers": [asdict(worker) for worker in workers],
+                "outboxes": [waiting._asdict() for waiting in outboxes],
             }
             self.say(json.dumps(facts, default=str))
             return
@@ -85,6 +100,8 @@ class Command(EmqCommand):
         for queue in stats:
             if queue.paused:
                 self.say(plain(pause_line(queue)))
+        for waiting in outboxes:
+            self.say(outbox_line(waiting))
         self.say("")
         if workers:
             headings = ("worker", *FACTS.values(), "last beat")
@@ -116,10 +133,17 @@ def pause_line(stats: QueueStats) -> str:
     return " ".join(parts) + (f": {stats.paused_why}" if stats.paused_why else "")
 
 
+def outbox_line(waiting: relay.Waiting) -> str:
+    """How many rows wait in an outbox, and for how long."""
+    oldest = "" if waiting.oldest_s is None else f", the oldest {inspector.span(waiting.oldest_s)}"
+    return f"outbox of {waiting.database}: {waiting.rows:,} rows, {waiting.jobs:,} jobs{oldest}"
+
+
 def worker_row(worker: Worker) -> tuple[str, ...]:
     """One line of the workers' table."""
-    facts = (worker.facts.get(name, "?") for name in FACTS)
-    return (worker.id, *facts, worker.beat_at.strftime("%H:%M:%S UTC"))
+    facts = {**worker.facts, "queues": " ".join(folded(worker.queues)) or "?"}
+    cells = (facts.get(name, "?") for name in FACTS)
+    return (worker.id, *cells, worker.beat_at.strftime("%H:%M:%S UTC"))
 
 
 def table(rows: list[tuple[str, ...]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +14,7 @@ from django_emq import connections, inspector
 from django_emq.exceptions import EmqError, JobGone
 from django_emq.inspector import Why
 
-from ._base import EmqCommand, plain, read_queues
+from ._base import EmqCommand, all_parts, plain, read_queues
 
 HELP = """\
 Say in words why a job is not running, and why a settlement of it was refused.
@@ -39,25 +40,28 @@ class Command(EmqCommand):
         client = connections.client()
         try:
             names = read_queues([options["queue"]]) if options["queue"] else ()
-            queue = self.find(client, options["id"], names)
-            answer = inspector.why(client, queue, options["id"])
+            answer = self.find(client, options["id"], all_parts(client, names))
         except EmqError as error:
             raise CommandError(plain(str(error))) from error
         self.say(json.dumps(asdict(answer)) if options["json"] else words(answer))
 
-    def find(self, client: Any, job_id: str, names: tuple[str, ...]) -> str:
-        """The queue that has the job. Raises JobGone when none has."""
-        if names:
-            return names[0]
-        known = inspector.queues(client)
+    def find(self, client: Any, job_id: str, names: tuple[str, ...]) -> Why:
+        """Of the queue that has the job. Raises JobGone when none has.
+
+        :param names: of one queue, whose trail is looked at too; of no queue for all.
+        """
+        known = names or inspector.queues(client)
         found = inspector.locate(client, job_id, known)
-        if not found:
-            raise JobGone(
-                f"None of the {len(known)} queues has a job {job_id!r}: it was completed, "
-                "discarded or removed, or never existed. With --queue the queue's trail is looked "
-                "at too."
-            )
-        return found[0]
+        for queue in found or names[:-1]:
+            with suppress(JobGone):
+                return inspector.why(client, queue, job_id)
+        if names:
+            return inspector.why(client, names[-1], job_id)
+        raise JobGone(
+            f"None of the {len(known)} queues has a job {job_id!r}: it was completed, "
+            "discarded or removed, or never existed. With --queue the queue's trail is looked "
+            "at too."
+        )
 
 
 def words(answer: Why) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from argparse import ArgumentParser
+from dataclasses import replace
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -14,18 +15,20 @@ from django.core.management.base import CommandError
 from django_emq import connections, doctor, inspector, registry, rights, scripts
 from django_emq.conf import settings
 from django_emq.exceptions import EmqError
+from django_emq.partitions import folded
 from django_emq.worker.child import make_page, run_child
 from django_emq.worker.housekeeper import Housekeeper
 from django_emq.worker.options import WorkerOptions, default_name, lease_of
 from django_emq.worker.supervisor import Supervisor
 
-from ._base import EmqCommand, natural, positive, read_queues, seconds
+from ._base import EmqCommand, all_parts, natural, positive, read_queues, seconds
 
 HELP = """\
 Run jobs of one or more queues. The first queue is served first.
 
   manage.py emq_worker                        the default queue, one process
   manage.py emq_worker mail reports           two queues, mail before reports
+  manage.py emq_worker events.3               one partition of a queue that has PARTITIONS
   manage.py emq_worker --processes 4          four processes under one supervisor
   manage.py emq_worker --threads 8            for jobs that wait: eight at once in a process
   manage.py emq_worker --processes 0          everything in this process, for a debugger
@@ -86,9 +89,11 @@ class Command(EmqCommand):
         if options["reload"]:
             self.reload()
             return
-        worker = self.read(options)
+        names = read_queues(options["queues"]) or (settings().default_queue,)
+        worker = self.read(options, names)
         try:
             rights.demand(connections.client(), worker.queues, rights.WORKER)
+            worker = replace(worker, queues=all_parts(connections.client(), names, busy=True))
             scripts.register(connections.client(), worker.queues)
         except EmqError as error:
             raise CommandError(f"The worker cannot start: {error}") from error
@@ -110,9 +115,9 @@ class Command(EmqCommand):
         if facts.policy == "unknown":
             self.say("The server does not tell its maxmemory-policy: unknown.")
 
-    def read(self, options: dict[str, Any]) -> WorkerOptions:
+    def read(self, options: dict[str, Any], names: tuple[str, ...]) -> WorkerOptions:
         """Turn the options of the command line into those of the worker."""
-        queues = read_queues(options["queues"]) or (settings().default_queue,)
+        queues = tuple(dict.fromkeys(part for name in names for part in settings().parts(name)))
         lease = lease_of(queues) if options["lease"] is None else options["lease"]
         if lease < 1:
             raise CommandError(f"--lease is {lease:g}. Use at least 1 second.")
@@ -140,7 +145,7 @@ class Command(EmqCommand):
 
     def run_here(self, worker: WorkerOptions) -> int:
         """Run everything in this process."""
-        self.say(f"worker {worker.name} ready: {', '.join(worker.queues)}")
+        self.say(f"worker {worker.name} ready: {', '.join(folded(worker.queues))}")
         page = make_page(worker)
         house = Housekeeper(connections.client(), worker, page)
         thread = threading.Thread(target=house.run, name="emq-housekeeper", daemon=True)

@@ -1,0 +1,1 @@
+"""Where one server is not enough: a cluster, and sentinels."""
