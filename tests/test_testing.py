@@ -9,6 +9,7 @@ from django.test import TestCase
 
 from django_emq import connections, inspector, scripts
 from django_emq.conf import settings as conf
+from django_emq.exceptions import JobGone, StaleToken
 from django_emq.models import Effect
 from django_emq.testing import EmqMixin
 from tests.probe import effects as tasks
@@ -118,6 +119,15 @@ def test_a_verdict_is_no_error(emq):
     tasks.snooze_once.enqueue()
     verbs = [run.verb for run in emq.run_until_empty(scheduled=True)]
     assert verbs == ["snooze", "complete"]
+
+
+@pytest.mark.parametrize(
+    ("verb", "runs"),
+    [("requeue", [(1, StaleToken), (3, type(None))]), ("remove", [(1, JobGone)])],
+)
+def test_a_late_run_is_told_of(emq, verb, runs):
+    tasks.lose_itself.enqueue(verb)
+    assert [(run.token, type(run.refused)) for run in emq.run_until_empty()] == runs
 
 
 def test_time_passes_without_waiting(emq):

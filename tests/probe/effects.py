@@ -7,6 +7,7 @@ import time
 from django.db import transaction
 
 import django_emq as emq
+from django_emq import connections, scripts
 from tests.probe.models import Invoice, Payment
 from tests.probe.tasks import _append
 
@@ -126,3 +127,15 @@ def for_ever():
 def snooze_once():
     if emq.current_job().token == 1:
         raise emq.Snooze(600)
+
+
+@emq.task
+def lose_itself(verb):
+    """Have an operator take this job away from its first run."""
+    job = emq.current_job()
+    if job.token > 1:
+        return
+    if verb == "requeue":
+        scripts.requeue(connections.client(), job.queue, [job.id])
+    else:
+        scripts.remove(connections.client(), job.queue, [job.id], force=True)
