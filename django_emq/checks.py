@@ -15,7 +15,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Info, Warning
 from django_redis.client import HerdClient, ShardClient
 
-from . import aliases, conf, registry
+from . import aliases, conf, registry, task_options
 from .aliases import Alias
 from .conf import Settings
 
@@ -65,6 +65,7 @@ def check(**kwargs: object) -> list[CheckMessage]:
     found += _partitions(values)
     found += _backend(alias, values)
     found += _leases(values) + _effects(values)
+    found += task_options.check()
     if alias is not None and alias.is_django_redis:
         for one in ALIAS_CHECKS:
             found += one(alias, values)

@@ -44,10 +44,10 @@ class QueueSettings:
     max_attempts: int
     max_stalls: int
     backoff: Policy
-    wait_replicas: int  # that shall have a job before enqueue answers
-    wait_timeout: float | None  # seconds
-    on_commit: bool | str
-    outbox: bool | str
+    wait_replicas: int = 0  # that shall have a job before enqueue answers
+    wait_timeout: float | None = None  # seconds
+    on_commit: bool | str = False
+    outbox: bool | str = False
     partitions: int = 0  # queues that its jobs are spread over; 0 for none but itself
 
 
@@ -66,6 +66,7 @@ class Settings:
     dead_max: int = 10_000  # jobs in the morgue of a queue
     dead_ttl: float = 180 * DAY  # seconds
     effect_ttl: float = 365 * DAY  # seconds that a recorded effect is kept
+    done_max: int = 100_000  # finished jobs of a queue that are kept with their results
     socket_timeout: float = 5  # seconds
     async_concurrency: int = 100
     trail: str = "notable"  # what each queue remembers: off, notable, all
@@ -326,6 +327,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "DEAD_MAX": _number(1, 10_000_000, "jobs", whole=True),
     "DEAD_TTL": _number(1, 3650 * DAY, "seconds"),
     "EFFECT_TTL": _number(1, 36500 * DAY, "seconds"),
+    "DONE_MAX": _number(1, 10_000_000, "jobs", whole=True),
     "SOCKET_TIMEOUT": _number(0.1, 3600, "seconds"),
     "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
     "TRAIL": _trail,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db import connections
 
@@ -21,7 +22,9 @@ logger = get_logger("worker")
 class JobContext:
     """What a task may know of its own job; see `current_job`."""
 
-    __slots__ = ("_extended_at", "_hooks", "claimed", "lease", "lost", "seconds", "task")
+    __slots__ = (
+        "_extended_at", "_hooks", "after", "claimed", "error", "lease", "lost", "seconds", "task",
+    )  # fmt: skip
 
     def __init__(self, claimed: Claimed, lease: float, extended_at: Callable[[], float]) -> None:
         self.claimed = claimed
@@ -35,6 +38,9 @@ class JobContext:
         self.lost = False
         #: How long the task ran, once it has ended.
         self.seconds = 0.0
+        # Who is told the outcome and its verdict, in the job's own context; and what was raised.
+        self.after: Callable[[Any, Any], None] | None = None
+        self.error: BaseException | None = None
 
     @property
     def id(self) -> str:

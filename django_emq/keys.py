@@ -85,7 +85,7 @@ class Reserve:
         return f"{self.base}word:{worker}"
 
 
-def check_queue(queue: str, prefix: str = "emq") -> str:
+def check_queue(queue: object, prefix: str = "emq") -> str:
     """Return the name of a queue, or raise InvalidOption with the rule."""
     if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
         raise InvalidOption(

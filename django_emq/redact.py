@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from django.views.decorators.debug import coroutine_functions_to_sensitive_variables
+from django.views.decorators import debug
 
 from . import registry
 from .conf import settings
@@ -67,22 +67,35 @@ def _secrets(value: Any, hidden: set[str], secret: bool) -> Iterator[Any]:
 
 
 def sensitive(task: str) -> tuple[str, ...] | str:
-    """The names given to `sensitive_variables`; "__ALL__" where it was given none.
-
-    A plain function's are known once it has been called, and before that it cannot have failed.
-    """
+    """The names given to `sensitive_variables`; "__ALL__" where it was given none."""
     try:
         func: Any = registry.get(task).func
     except UnknownTask:
         return ()
-    names = getattr(func, "sensitive_variables", None)
-    if names is None:
-        code: Any = getattr(inspect.unwrap(func), "__code__", None)
-        # As Django reckons it for coroutine functions, which it does not wrap.
-        key = hash(f"{code.co_filename}:{code.co_firstlineno}") if code else 0
-        names = coroutine_functions_to_sensitive_variables.get(key, ())
-    found: tuple[str, ...] | str = names
-    return found
+    while True:
+        # Django leaves the names on its wrapper when that is called, for its own pages of errors.
+        # Before, they are only what the wrapper has in its closure.
+        found = getattr(func, "sensitive_variables", None) or _enclosed(func)
+        inner = getattr(func, "__wrapped__", None)
+        if found or inner is None:
+            return found or _of_coroutine(func)
+        func = inner
+
+
+def _enclosed(func: Any) -> tuple[str, ...] | str:
+    """The names in the closure of Django's wrapper; none of another function."""
+    if getattr(func, "__globals__", None) is not vars(debug):
+        return ()
+    enclosed = inspect.getclosurevars(func).nonlocals
+    return (enclosed["variables"] or "__ALL__") if "variables" in enclosed else ()
+
+
+def _of_coroutine(func: Any) -> tuple[str, ...] | str:
+    """The names of a coroutine function, which Django does not wrap: as it reckons the key."""
+    code: Any = getattr(func, "__code__", None)
+    key = hash(f"{code.co_filename}:{code.co_firstlineno}") if code else 0
+    names: tuple[str, ...] | str = debug.coroutine_functions_to_sensitive_variables.get(key, ())
+    return names
 
 
 def parameters(call: Call) -> list[str]:

@@ -21,6 +21,9 @@ Seconds = float | timedelta
 YEAR = 365 * 86_400
 
 _tasks: dict[str, Task[..., Any]] = {}
+_leases: set[int] = set()
+# Who else may know a task by its name: the backend for Django's tasks, where it is in use.
+finders: list[Callable[[str], Task[..., Any] | None]] = []
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class Task(Generic[P, R]):
                 if type(value) is not int or not 1 <= value <= 1000:
                     raise InvalidOption(f"{name} is {value!r}. Use a whole number from 1 to 1000.")
                 row += (name, value)
-        lease_ms = 0 if self.lease is None else _milliseconds("lease", self.lease, least=1)
+        lease_ms = 0 if self.lease is None else milliseconds("lease", self.lease, least=1)
         if lease_ms:
             row += ("lease_ms", lease_ms)
         if self.fence_key is not None:
@@ -106,7 +109,7 @@ class Task(Generic[P, R]):
         due = due_in(_seconds(self.run_in)) if self.run_in is not None else due
         for name, value in (
             ("is_async", iscoroutinefunction(self.func)),
-            ("keep_ms", _milliseconds("result_ttl", self.result_ttl, least=0)),
+            ("keep_ms", milliseconds("result_ttl", self.result_ttl, least=0)),
             ("lease_ms", lease_ms),
             ("due", due),
             ("fields", tuple(row)),
@@ -214,15 +217,28 @@ def register(task: Task[P, R]) -> Task[P, R]:
 
 def get(name: str) -> Task[..., Any]:
     """The task of this name. Raises UnknownTask with the nearest known one."""
-    try:
-        return _tasks[name]
-    except KeyError:
-        raise UnknownTask(_unknown("task", name, list(_tasks))) from None
+    task = find(name)
+    if task is None:
+        raise UnknownTask(_unknown("task", name, list(_tasks)))
+    return task
 
 
 def find(name: str) -> Task[..., Any] | None:
     """The task of this name, or None."""
-    return _tasks.get(name)
+    task = _tasks.get(name)
+    if task is None:
+        return next(filter(None, (look(name) for look in finders)), None)
+    return task
+
+
+def note_lease(lease_ms: int) -> None:
+    """Remember a lease that a task has which is not entered here."""
+    _leases.add(lease_ms)
+
+
+def leases() -> set[int]:
+    """The leases that tasks have of their own, in ms."""
+    return {task.lease_ms for task in _tasks.values() if task.lease_ms} | _leases
 
 
 def names() -> list[str]:
@@ -270,7 +286,8 @@ def _seconds(value: Seconds) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _milliseconds(name: str, value: Seconds, *, least: float) -> int:
+def milliseconds(name: str, value: Seconds, *, least: float) -> int:
+    """A time in ms. Raises InvalidOption below `least` seconds, above a year, or for no time."""
     seconds = _seconds(value)
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not least <= seconds <= YEAR:

@@ -290,10 +290,18 @@ def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reape
     return result
 
 
-def trim(client: Way, queue: str, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
-    """Forget dead jobs past their cap or age and kept jobs past their time; answers how many."""
+def trim(
+    client: Way,
+    queue: str,
+    *,
+    dead_max: int,
+    dead_ttl_ms: int,
+    done_max: int = 10_000_000,
+    batch: int = 500,
+) -> int:
+    """Forget dead and kept jobs past their cap, age or time; answers how many."""
     k = keys_of(client, queue)
-    args = (k.jobs, dead_max, dead_ttl_ms, batch_of(batch))
+    args = (k.jobs, dead_max, dead_ttl_ms, batch_of(batch), done_max)
     result: int = run(client, "trim", (k.dead, k.done, k.metrics), args)
     return result
 

@@ -39,6 +39,7 @@ local trail_max, trail_all, fences = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[
 
 local EXAMINED_MAX = 1000
 local FENCE_MS = 3600000
+local CLAIMS_MAX = 16384
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -86,6 +87,17 @@ local function note(event, id, token, text, yours)
     redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
       'token', token, 'note', text, 'yours', yours or '')
   end
+end
+
+-- The claims so far and one more, for rows that keep them: the first and the newest ones.
+local function claims_with(kept, claimer, at)
+  kept = kept .. (claimer or '') .. '@' .. (at or '') .. '\n'
+  if #kept > CLAIMS_MAX then
+    local first = string.find(kept, '\n', 1, true)
+    local later = string.find(kept, '\n', #kept - CLAIMS_MAX / 2, true)
+    kept = string.sub(kept, 1, first) .. string.sub(kept, later + 1)
+  end
+  return kept
 end
 
 local function bury_damaged(id, reason)
@@ -196,6 +208,14 @@ while taken < wanted and examined < EXAMINED_MAX do
     examined = examined + 1
     if row then
       local token = redis.call('HINCRBY', key, 'attempts', 1)
+      local failures = 0
+      if token > 1 then  -- a first claim has nothing behind it
+        local past = redis.call('HMGET', key, 'failures', 'claims', 'worker', 'started_at')
+        failures = whole(past[1], 0)
+        if past[2] then
+          redis.call('HSET', key, 'claims', claims_with(past[2], past[3], past[4]))
+        end
+      end
       redis.call('HSET', key, 'state', 'active', 'worker', worker, 'started_at', started_at)
       if row[3] then
         redis.call('HDEL', key, 'settled')
@@ -203,9 +223,7 @@ while taken < wanted and examined < EXAMINED_MAX do
       leases[2 * taken + 1] = row[4] and now + whole(row[4], lease_ms) or lease_ends
       leases[2 * taken + 2] = id
       local n = 4 * taken + 3
-      reply[n + 1], reply[n + 2], reply[n + 3] = id, row[2], token
-      -- A first claim has no failures behind it.
-      reply[n + 4] = token > 1 and whole(redis.call('HGET', key, 'failures'), 0) or 0
+      reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, row[2], token, failures
       if row[5] then
         local number = raise(row[5])
         redis.call('HSET', key, 'fence', number)

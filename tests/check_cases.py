@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from django_redis.client import HerdClient, ShardClient
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from django_emq.backend import EMQBackend
+
 REDIS = "django_redis.cache.RedisCache"
 CORE = "django.core.cache.backends.redis.RedisCache"
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+BACKEND = "django_emq.backend.EMQBackend"
 URL = "redis://127.0.0.1:6379/1"
 CLUSTER = "django_emq.cluster.ClusterConnectionFactory"
 VALKEY = {
@@ -24,6 +28,10 @@ VALKEY = {
     "CONNECTION_POOL_CLASS": "valkey.ConnectionPool",
     "PARSER_CLASS": "valkey.connection.DefaultParser",
 }
+
+
+class OwnBackend(EMQBackend):
+    """A project's own subclass."""
 
 
 class OwnShardClient(ShardClient):
@@ -51,16 +59,18 @@ def without(option: str) -> dict[str, str]:
 
 
 def found(
-    emq: Any = None, *, queue: Any = None, close: Any = None, **others: Any
+    emq: Any = None, *, queue: Any = None, close: Any = None, tasks: Any = None, **others: Any
 ) -> list[CheckMessage]:
     """The messages for these aliases beside an ordinary one in memory.
 
     :param queue: the entry of the alias 'emq'; False for none.
     :param close: DJANGO_REDIS_CLOSE_CONNECTION.
+    :param tasks: the entry 'default' of TASKS.
     """
     entries = {"default": LOCMEM, "emq": alias() if queue is None else queue, **others}
     entries = {name: copy.deepcopy(entry) for name, entry in entries.items() if entry}
     more = {} if close is None else {"DJANGO_REDIS_CLOSE_CONNECTION": close}
+    more["TASKS"] = {"default": tasks or {"BACKEND": BACKEND}}
     with override_settings(EMQ=emq or {}, CACHES=entries, **more):
         return run_checks(tags=["emq"])
 
@@ -121,6 +131,13 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("E012", {"emq": {"DEFAULT_QUEUE": "emq"}}),
     ("E012", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "mail.5": {}}}}),
     ("E013", {"emq": {"QUEUES": {"numbered": {"PARTITIONS": 2}}}}),
+    ("E020", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TLL": 60}}}),
+    ("E020", {"tasks": {"BACKEND": "tests.check_cases.OwnBackend", "OPTIONS": {"LEASE": 60}}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TTL": 0}}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"BACKOFF": "no.such.policy"}}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "OPTIONS": [60]}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "QUEUES": ["the mail"]}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "QUEUES": ["emq"]}}),
     ("W001", {"emq": {"CACHE_ALIAS": "default"}, "default": alias(), "queue": False}),
     ("W002", {"other": alias(URL, CORE)}),
     ("W002", {"other": alias("redis://localhost/1", REDIS)}),
@@ -204,6 +221,17 @@ SILENT: list[tuple[str, dict[str, Any]]] = [
     ("E010 E011", {"emq": {"LEASE": 60, "QUEUES": {"mail": {"LEASE": 60}}}}),
     ("E012", {"emq": {"PREFIX": "shop", "DEFAULT_QUEUE": "emq"}}),
     ("E012 E013", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "numbered": {}, "mail.x": {}}}}),
+    ("E020", {"tasks": {"BACKEND": "no.such.Backend", "OPTIONS": {"RESULT_TLL": 60}}}),
+    (
+        "E020 E021",
+        {
+            "tasks": {
+                "BACKEND": BACKEND,
+                "QUEUES": [],
+                "OPTIONS": {"RESULT_TTL": timedelta(days=7), "MAX_ATTEMPTS": 3, "BACKOFF": 60},
+            }
+        },
+    ),
     ("W001", {"default": alias("redis://localhost/0")}),
     ("W002", {"other": alias("redis://localhost:6379/2")}),
     ("W002", {"other": alias("redis://localhost:6380/1")}),

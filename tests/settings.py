@@ -19,3 +19,11 @@ DATABASES["other"] = {**DATABASES["default"], "NAME": OTHER, "TEST": {"NAME": OT
 CACHES["emq"] |= json.loads(os.environ.get("EMQ_ALIAS", "{}"))
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+# Django's tasks API. One attempt, as the suite for backends asks for.
+TASKS = {
+    "default": {
+        "BACKEND": "django_emq.backend.EMQBackend",
+        "OPTIONS": {"MAX_ATTEMPTS": 1},
+    },
+}

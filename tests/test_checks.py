@@ -18,7 +18,9 @@ from django_emq import connections
 from tests.check_cases import FIRES, REDIS, SILENT, URL, VALKEY, alias, found, ids, pool, without
 
 ROOT = Path(__file__).parent.parent
-SOURCE = (ROOT / "django_emq" / "checks.py").read_text()
+SOURCE = "".join(
+    (ROOT / "django_emq" / name).read_text() for name in ("checks.py", "task_options.py")
+)
 PAGE = (ROOT / "docs" / "checks.md").read_text()
 ID = re.compile(r"\bdjango_emq\.([EWI]\d{3})\b")
 IDS = sorted(set(ID.findall(SOURCE)))

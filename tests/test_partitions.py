@@ -3,6 +3,7 @@
 import io
 import json
 from collections import Counter
+from time import monotonic
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -15,6 +16,9 @@ from django_emq.ids import mint
 from django_emq.jobs import NewJob
 from django_emq.keys import queue_keys
 from django_emq.partitions import families, folded, number_of
+from django_emq.worker.child import make_page
+from django_emq.worker.courier import Courier
+from django_emq.worker.options import WorkerOptions
 from django_emq.worker.turns import Turns
 from tests.conformance.wire import books_balance, bury, claim_one, enqueue_one, extend
 from tests.helpers import burst, point_at
@@ -289,16 +293,25 @@ def test_a_worker_without_partitions_pays_nothing():
     assert turns.all() == ("mail", "events.3")
 
 
-def test_a_delayed_job_runs_although_others_came_between(client, probe):
-    """A wake for one partition does not make the worker forget when another one has more."""
-    with Worker("events", "--no-sweep", **variant(EMQ=EMQ)) as worker:
-        worker.wait_ready()
-        late = tasks.mark.using(queue="events.2", run_in=1.5)
-        late.enqueue("late")
-        for n in range(3):
-            tasks.mark.using(queue="events.5").enqueue(n)
-            probe.wait_for(n + 1)
-        assert probe.wait_for(4, seconds=6)[3] == "late"
+def test_a_wake_does_not_make_a_worker_forget(client):
+    """When another partition will have more, of which it was told before."""
+    options = WorkerOptions(queues=tuple(PARTS), lease=60)
+    courier = Courier(client, options, make_page(options), leave=lambda status: None)
+    trips = courier._trips
+
+    def claim(woken: set[str]) -> float:
+        trips.woken = woken
+        trips.leave(1)
+        assert trips.arrive()
+        return trips.look_at
+
+    claim(set())
+    tasks.mark.using(queue="events.2", run_in=5).enqueue("late")
+    due = claim({"events.2"})
+    assert due < monotonic() + 6
+    assert claim({"events.5"}) == due
+    trips.close()
+    courier.bell.close()
 
 
 # -- the number of partitions is changed ------------------------------------------------------
@@ -355,7 +368,7 @@ def test_figures_of_the_whole(client):
 
 def test_pause_and_resume_the_whole(client, probe):
     """No partition is claimed, used or not; one that is paused alone is told of."""
-    emq.enqueue_many(send.job(n) for n in range(20))
+    emq.enqueue_many(send.job(n) for n in range(3))  # most partitions were never used
     assert whole.pause(client, "events", by="ada", why="deploy")
     assert not whole.pause(client, "events", by="eve")
     stats = inspector.stats(client, "events")

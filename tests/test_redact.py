@@ -2,13 +2,19 @@
 
 import io
 import json
+from functools import wraps
 
 import pytest
 from django.core.management import call_command
+from django.views.decorators import debug
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 
-from django_emq import inspector
+from django_emq import inspector, registry
+from django_emq.admin.arguments import restore, shown
+from django_emq.jobs import Call
 from django_emq.keys import queue_keys
-from django_emq.redact import MASK, eraser
+from django_emq.redact import MASK, eraser, sensitive
+from django_emq.registry import Task
 from tests.conformance.wire import row
 from tests.helpers import burst
 from tests.probe import verdicts
@@ -46,6 +52,82 @@ CASES = [
 @pytest.mark.parametrize(("payload", "text", "left"), CASES)
 def test_secrets_are_taken_out_of_a_text(payload, text, left):
     assert eraser(payload)(text) == left
+
+
+def through(func):
+    """Another decorator, between the task and Django's."""
+
+    @wraps(func)
+    def wrapper(*args, **kwargs):
+        return func(*args, **kwargs)
+
+    return wrapper
+
+
+def make(*decorators, asynchronous=False):
+    """The name of a task that was made just now and has never run."""
+
+    def plain(pin, who):
+        raise AssertionError("it is not to be run")
+
+    async def coroutine(pin, who):
+        raise AssertionError("it is not to be run")
+
+    func = coroutine if asynchronous else plain
+    for decorator in decorators:
+        func = decorator(func)
+    name = f"made-{len(registry.names())}"
+    registry.register(Task(func, name))
+    return name
+
+
+@pytest.mark.parametrize(
+    ("decorators", "names"),
+    [
+        ((sensitive_variables("pin"),), ("pin",)),
+        ((sensitive_variables("pin", "who"), through), ("pin", "who")),
+        ((sensitive_variables("pin"), through, through), ("pin",)),
+        ((through, sensitive_variables("who"), through), ("who",)),
+        ((sensitive_variables(),), "__ALL__"),
+        ((through,), ()),
+        ((), ()),
+        ((sensitive_post_parameters("pin"),), ()),
+    ],
+)
+def test_names_of_a_task_are_known_before_it_runs(forget, decorators, names):
+    """Django itself notes them when the function is called."""
+    assert sensitive(make(*decorators)) == names
+
+
+@pytest.mark.parametrize(("given", "names"), [(("pin",), ("pin",)), ((), "__ALL__")])
+def test_names_of_an_async_task_are_known_too(forget, given, names):
+    decorators = (sensitive_variables(*given),)
+    try:
+        assert sensitive(make(*decorators, asynchronous=True)) == names
+    finally:
+        debug.coroutine_functions_to_sensitive_variables.clear()
+    assert sensitive(make(asynchronous=True)) == ()
+
+
+def test_pages_hide_what_a_task_names(forget):
+    """By position or name, at any depth, and put back by an edit that leaves it alone."""
+    name = make(sensitive_variables("pin"))
+    call = Call(name, ["1234", {"Pin": "5", "x": 6}], {"who": "anna", "pin": [1]})
+    hidden = Call(name, [MASK, {"Pin": MASK, "x": 6}], {"who": "anna", "pin": MASK})
+    assert shown(call, ()) == hidden
+    assert shown(call, ["who"]).kwargs == {"who": MASK, "pin": MASK}
+    assert restore(hidden.args, call.args) == call.args
+    name = make(sensitive_variables())
+    assert shown(Call(name, [1, None], {"a": {}}), ()) == Call(name, [MASK, MASK], {"a": MASK})
+
+
+@pytest.fixture
+def forget():
+    """Tasks that a test makes are gone after it."""
+    before = dict(registry._tasks)
+    yield
+    registry._tasks.clear()
+    registry._tasks.update(before)
 
 
 def test_redact_is_a_setting(settings):

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 import django_emq as emq
 from django_emq import connections, doctor, inspector, rights, scripts
@@ -204,6 +204,58 @@ def test_a_worker_without_a_right_does_not_start(client, user, queue, rule):
     assert rule[1:].removesuffix(":*") in worker.output.lower()
     assert {key: client.raw.dump(key) for key in client.raw.keys("*")} == before
     assert inspector.state(client, queue, job.id) == "pending"
+
+
+@pytest.mark.parametrize(
+    ("rule", "args"),
+    [
+        ("+zadd", ()),
+        ("+zremrangebyrank", ("mail",)),
+        ("+smembers", ()),
+        ("~emq:*", ("mail",)),
+        ("~{emq}:*", ("mail",)),
+        ("+evalsha", ()),
+    ],
+)
+def test_a_reaper_without_a_right_does_not_start(redis, client, user, queue, rule, args):
+    """It names the right and has swept nothing; also when only its last step would need it."""
+    job_in(client, queue, "lapsed")
+    scripts.register(client, [queue])
+    before = {key: client.raw.dump(key) for key in client.raw.keys("*")}
+    user("worker", without=rule)
+    if rule != "+smembers":
+        redis.execute_command("ACL", "SETUSER", "emq-worker", "+smembers")
+    with pytest.raises(CommandError) as caught:
+        call_command("emq_reaper", *args, "--once", stdout=io.StringIO())
+    said = str(caught.value)
+    assert said.startswith("The reaper cannot start: ")
+    assert rule[1:].removesuffix(":*") in said.lower()
+    assert {key: client.raw.dump(key) for key in client.raw.keys("*")} == before
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_reaper_needs_no_more_than_it_sweeps_with(redis, client, user, queue, named):
+    """Not what a worker claims and settles with, and no right to list queues that are named."""
+    job_id = job_in(client, queue, "lapsed")
+    scripts.register(client, [queue])
+    user("worker", without="+zpopmin")
+    keys = f"~emq:{{{queue}}}:*"
+    more = [keys] if named else [keys, "+smembers"]
+    redis.execute_command("ACL", "SETUSER", "emq-worker", "resetkeys", "~{emq}:*", *more)
+    out = io.StringIO()
+    call_command("emq_reaper", *([queue] if named else []), "--once", stdout=out)
+    assert out.getvalue().startswith("reaped 1, ")
+    assert inspector.state(client, queue, job_id) == "pending"
+
+
+def test_a_reaper_of_another_version_does_not_start(redis, client, queue):
+    """It would move rows that it does not understand."""
+    job_in(client, queue, "lapsed")
+    redis.set("{emq}:version", "django_emq:99")
+    for args in ((), (queue,)):
+        with pytest.raises(CommandError, match="The reaper cannot start: .*django_emq:99"):
+            call_command("emq_reaper", *args, "--once", stdout=io.StringIO())
+    assert inspector.counts(client, queue)["active"] == 1
 
 
 def test_a_user_of_one_queue(redis, client, user, queue):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..jobs import Call
-from ..redact import MASK, parameters
+from ..redact import MASK, parameters, sensitive
 
 
 def hide(value: Any, names: Iterable[str]) -> Any:
@@ -26,8 +26,11 @@ def hide(value: Any, names: Iterable[str]) -> Any:
 
 
 def shown(call: Call, names: Iterable[str]) -> Call:
-    """A call with its secrets hidden, also those given by position to a task that we know."""
-    names = tuple(names)
+    """A call with its secrets hidden, also those that its task names or is given by position."""
+    own = sensitive(call.task)
+    if own == "__ALL__":
+        return Call(call.task, [MASK] * len(call.args), dict.fromkeys(call.kwargs, MASK))
+    names = (*names, *own)
     hidden = {name.casefold() for name in names}
     args = [
         MASK if parameter.casefold() in hidden else hide(value, names)

@@ -80,6 +80,7 @@ class Courier:
             client, options, turns, self.worker, self.ledger, self.inbox, self._outage
         )
         self._outbox = self._trips.outbox
+        self.awaited = self._trips.awaited
         self._asleep = False
         self._tick_at = self._grace_ends = 0.0
         self._extend_every = options.extend_every

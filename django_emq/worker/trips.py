@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import monotonic
@@ -54,6 +54,7 @@ class Trips:
     """Moves outcomes and jobs between one process and the server. Only its courier calls it.
 
     :ivar outbox: outcomes to be settled; runners append to it.
+    :ivar awaited: who waits for the verdict on a job.
     :ivar dry: nothing more to claim, until a wake or `look_at`.
     :ivar woken: queues whose wake was taken, so a claim must follow.
     :ivar look: ask all partitions of a queue, and not only those whose turn it is.
@@ -70,6 +71,7 @@ class Trips:
         outage: Outage,
     ) -> None:
         self.outbox: deque[Outcome] = deque()
+        self.awaited: dict[Claimed, Callable[[Any], None]] = {}
         self.dry = False
         self.woken: set[str] = set()
         self.look = True
@@ -240,7 +242,12 @@ class Trips:
 
     def _judged(self, group: list[Outcome], verdicts: list[Any]) -> list[Outcome]:
         quiet = not logger.isEnabledFor(logging.DEBUG)
-        if quiet and group[0].verb == "complete" and verdicts.count(1) == len(group):
+        if (
+            quiet
+            and not self.awaited
+            and group[0].verb == "complete"
+            and verdicts.count(1) == len(group)
+        ):
             jobs = {outcome.context.claimed for outcome in group}
             self._ledger.strike_all(jobs)
             self._doubtful -= jobs
@@ -259,6 +266,8 @@ class Trips:
             self._doubtful.discard(job)
             if verdict != 1 or not quiet:
                 report(outcome, verdict)
+            if job in self.awaited:
+                self.awaited.pop(job)(verdict)
         return left
 
     def _claimed(self, trip: Trip, first: Any) -> None:

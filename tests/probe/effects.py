@@ -7,7 +7,7 @@ import time
 from django.db import transaction
 
 import django_emq as emq
-from tests.probe.models import Invoice
+from tests.probe.models import Invoice, Payment
 from tests.probe.tasks import _append
 
 
@@ -70,3 +70,53 @@ def write_fenced(number, text):
         _append(f"{text} refused")
     else:
         _append(f"{text} written")
+
+
+@emq.task(backoff=60)
+def pay(order_id, amount):
+    """Pay once."""
+    with emq.effect("pay") as once:
+        if once.first:
+            Payment.objects.create(order_id=order_id, amount=amount)
+            Payment.objects.filter(order_id=order_id).update(reference="paid")
+
+
+@emq.task
+def pay_twice(order_id, amount):
+    """Look first, and pay then: not safe at all."""
+    if not Payment.objects.filter(order_id=order_id).exists():
+        Payment.objects.create(order_id=order_id, amount=amount)
+
+
+@emq.task
+def pay_carelessly(order_id, amount):
+    Payment.objects.create(order_id=order_id, amount=amount)
+
+
+@emq.task
+async def apay(order_id, amount):
+    await Payment.objects.acreate(order_id=order_id, amount=amount)
+
+
+@emq.task(backoff=3600, max_attempts=2)
+def fail(message):
+    raise ValueError(message)
+
+
+@emq.task
+def chain(count):
+    """Enqueue the next of so many."""
+    Payment.objects.create(order_id=count, amount=1)
+    if count > 1:
+        chain.enqueue(count - 1)
+
+
+@emq.task
+def for_ever():
+    for_ever.enqueue()
+
+
+@emq.task
+def snooze_once():
+    if emq.current_job().token == 1:
+        raise emq.Snooze(600)
