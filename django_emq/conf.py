@@ -76,6 +76,7 @@ class Settings:
     wait_timeout: float | None = None  # seconds; None for 1, or half of socket_timeout if less
     on_commit: bool | str = False  # True, or the alias of a database
     outbox: bool | str = False  # True, or the alias of a database
+    middleware: tuple[str, ...] = ()  # paths of what is run around each job
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
@@ -295,6 +296,14 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _paths(value: object) -> tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or not all(
+        isinstance(path, str) and "." in path for path in value
+    ):
+        raise InvalidOption("Give a list of dotted paths, for instance ['shop.jobs.timing'].")
+    return tuple(value)
+
+
 def _signing(value: object) -> bool | str:
     if value is not True and value is not False and value != "sign":
         raise InvalidOption("Give True, False, or 'sign' to sign without demanding it yet.")
@@ -337,6 +346,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "WAIT_TIMEOUT": _wait,
     "ON_COMMIT": _database,
     "OUTBOX": _database,
+    "MIDDLEWARE": _paths,
     "QUEUES": _queues,
     "PARTITIONS": _number(1, PARTITIONS_MAX, "partitions", whole=True),
 }

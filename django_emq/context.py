@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connections
 
 from .exceptions import LeaseLost, NoCurrentJob
-from .jobs import Claimed
+from .jobs import Call, Claimed
 from .log import get_logger
 from .signals import lease_lost
 
@@ -23,7 +23,8 @@ class JobContext:
     """What a task may know of its own job; see `current_job`."""
 
     __slots__ = (
-        "_extended_at", "_hooks", "after", "claimed", "error", "lease", "lost", "seconds", "task",
+        "_extended_at", "_hooks", "after", "call", "claimed", "error", "lease", "lost", "seconds",
+        "task",
     )  # fmt: skip
 
     def __init__(self, claimed: Claimed, lease: float, extended_at: Callable[[], float]) -> None:
@@ -34,6 +35,7 @@ class JobContext:
         self.lease = lease
         #: Path of the task.
         self.task = "?"
+        self.call: Call | None = None  # what the payload says, once it has been read
         #: Whether the lease was lost: what this run still does cannot settle the job.
         self.lost = False
         #: How long the task ran, once it has ended.
@@ -46,6 +48,16 @@ class JobContext:
     def id(self) -> str:
         """The job's id."""
         return self.claimed.id.decode("ascii", "backslashreplace")
+
+    @property
+    def args(self) -> list[Any]:
+        """The arguments of the call, once the run has begun."""
+        return self.call.args if self.call else []
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """The keyword arguments of the call."""
+        return self.call.kwargs if self.call else {}
 
     @property
     def queue(self) -> str:
@@ -107,9 +119,7 @@ class JobContext:
 
     def _tell_all(self) -> None:
         self._tell_lost()
-        for receiver, error in lease_lost.send_robust(sender=type(self), job=self):
-            if isinstance(error, Exception):
-                logger.error("receiver %r of lease_lost raised: %r", receiver, error)
+        lease_lost.tell(type(self), job=self)
         connections.close_all()  # what a receiver opened belongs to this thread
 
     def _tell_lost(self) -> None:

@@ -8,6 +8,7 @@ A call inside a transaction may be told to wait for its commit (`commit.plan`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -23,6 +24,7 @@ from .ids import mint
 from .jobs import Job, NewJob, encode
 from .keys import check_queue
 from .registry import AnyTask, Seconds, Task, Unsent
+from .signals import job_enqueued
 
 
 def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -58,14 +60,17 @@ def _enqueue(
     replicas = replicas_of(task, queue, conf)
     plan = commit.plan(task, queue, conf, at_once=at_once)
     if plan is not None:
-        _defer(plan, {queue: [new]}, {queue: replicas})
-        return Job(new.id, queue, task.name, "deferred")
+        job = Job(new.id, queue, task.name, "deferred")
+        _defer(plan, {queue: [new]}, {queue: replicas}, [job])
+        return job
     client = connections.client()
     wait = waiting(client, queue, replicas, conf)
     (verdict,) = push(client, queue, [new], wait)
     if isinstance(verdict, EmqError):
         raise verdict
     job = Job(new.id, queue, task.name, "enqueued" if verdict == 1 else "duplicate")
+    if job_enqueued.receivers:
+        job_enqueued.tell(task, job=job)
     if wait:
         confirm([job], [(queue, [new], wait)])
     return job
@@ -112,33 +117,40 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     now = plans.pop(None, {})
     for plan, lots in plans.items():
         if plan is not None:
-            _defer(plan, lots, replicas)
+            _defer(plan, lots, replicas, [job for job in made if job.status == "deferred"])
     found, sent = admit(now, replicas)
     for queue, verdicts in found.items():
         for at, verdict in zip(places[queue], verdicts, strict=True):
             if verdict != 1:
                 made[at] = _other(made[at], verdict)
+            if job_enqueued.receivers and made[at].error is None:
+                job_enqueued.tell(registry.find(made[at].task), job=made[at])
     return confirm(made, sent)
 
 
-def _defer(plan: commit.Plan, lots: Lots, replicas: Mapping[str, int]) -> None:
+def _defer(plan: commit.Plan, lots: Lots, replicas: Mapping[str, int], jobs: Iterable[Job]) -> None:
     """Have jobs, by queue, sent after the commit that they wait for."""
     if plan.outbox:
         from . import outbox
 
         outbox.store(plan.database, lots)
         return
-    transaction.on_commit(partial(_committed, lots, replicas), using=plan.database)
+    ids = {new.id for news in lots.values() for new in news}
+    ours = [replace(job, status="enqueued") for job in jobs if job.id in ids]
+    transaction.on_commit(partial(_committed, lots, replicas, ours), using=plan.database)
 
 
-def _committed(lots: Lots, replicas: Mapping[str, int]) -> None:
+def _committed(lots: Lots, replicas: Mapping[str, int], jobs: list[Job]) -> None:
     """Send jobs whose transaction has been committed; raises the first refusal, all being sent."""
     found, sent = admit(lots, replicas)
     for verdicts in found.values():
         for verdict in verdicts:
             if isinstance(verdict, EmqError):
                 raise verdict
-    confirm([], sent)
+    if job_enqueued.receivers:
+        for job in jobs:
+            job_enqueued.tell(registry.find(job.task), job=job)
+    confirm(jobs, sent)
 
 
 aenqueue = sync_to_async(enqueue)

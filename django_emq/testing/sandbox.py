@@ -18,14 +18,15 @@ from django.test import TestCase, override_settings
 from .. import admission, connections, inspector, registry, scripts, signing
 from ..conf import settings
 from ..connections import Client
-from ..context import JobContext, enter
+from ..context import JobContext
 from ..exceptions import JobGone, Refused, Verdict
 from ..jobs import Claimed, decode
 from ..keys import queue_keys
 from ..registry import AnyTask
-from ..worker.outcome import Outcome, failed, finished
+from ..worker.outcome import Outcome
 from ..worker.runner import tell
 from ..worker.trips import OPTION
+from ..worker.work import Work, failure
 from .points import Crash, Trap
 
 JOBS_MAX = 1000  # that one run_until_empty takes: more is a job that enqueues itself
@@ -260,11 +261,11 @@ class Sandbox:
                 call = decode(context.claimed.payload)
                 context.task = call.task
                 task = registry.get(call.task)
-                enter(context)
-                work = async_to_sync(task.func) if task.is_async else task.func
-                return finished(context, task, work(*call.args, **call.kwargs)), None
+                work = Work()
+                run = async_to_sync(work.arun) if task.is_async else work.run
+                return run(context, call, task), None
             except (Exception, Verdict) as error:
-                return failed(context, task, error), error
+                return failure(context, task, error), error
 
     # -- crashing -----------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from types import FrameType
 from ..conf import settings
 from ..connections import connect
 from ..relay import relaying
+from ..signals import worker_started
 from .courier import Courier
 from .options import WorkerOptions
 from .page import Page
@@ -35,6 +36,8 @@ def run_child(options: WorkerOptions, page: Page, *, number: int = 0, supervisor
     """
     client = connect()
     courier = Courier(client, options, page, number=number, supervisor=supervisor, leave=leave)
+    if worker_started.receivers:
+        worker_started.tell(None, name=options.name, queues=options.queues)
     restore = watch_signals(courier.bell.signal_fd)
     thread = threading.Thread(target=courier.run, name="emq-courier", daemon=True)
     thread.start()

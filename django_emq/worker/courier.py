@@ -28,7 +28,9 @@ from .outcome import Outcome
 from .page import QUIET, STOP, STOP_NOW, Page
 from .presence import rss_mb
 from .runner import LoopRunner, Runner
+from .teller import Teller
 from .trips import Trips
+from .work import Work
 
 logger = get_logger("worker")
 
@@ -67,13 +69,17 @@ class Courier:
         self.inbox: SimpleQueue[Claimed | None] = SimpleQueue()
         self.dropped: set[Claimed] = set()  # unstarted jobs whose lease was lost
         self.hygiene = Hygiene()
+        self.work = Work()
+        self._teller = Teller()
         self.ledger = Ledger(page, options.queues)
         self.loop = LoopRunner(self, range(options.threads, page.slots))
         self.runners = [Runner(self, slot, self.loop) for slot in range(options.threads)]
         self.bell = Bell()
         self._appetite = Appetite(self.runners, self.loop, self.inbox)
         self._outage = Outage(logger, self.worker)
-        self._trips = Trips(client, options, self.worker, self.ledger, self.inbox, self._outage)
+        self._trips = Trips(
+            client, options, self.worker, self.ledger, self.inbox, self._outage, self._teller
+        )
         self._wake = Wake(client, self._trips.turns, BEAT, self.bell)
         self._outbox = self._trips.outbox
         self.awaited = self._trips.awaited
@@ -111,6 +117,7 @@ class Courier:
         self.loop.stop()
         self._wake.drop()
         self._trips.close()
+        self._teller.close()
         self.ledger.compact()  # nothing is left for the supervisor to give back
 
     def step(self) -> None:
@@ -267,6 +274,7 @@ class Courier:
             self.stopping = True
             self.status = status
             self._grace_ends = monotonic() + self.options.grace
+            self._teller.stopping(name=self.options.name, queues=self.options.queues)
         if now_:
             self._grace_ends = 0.0
 
@@ -295,4 +303,5 @@ class Courier:
                 self._outbox.append(Outcome("release", self._context(job)))
         while self._trips.settle_all() and self.inbox.qsize():
             self._hand_back()  # what a claim was given whose answer had been lost
+        self._teller.close()
         self.leave(self.status)

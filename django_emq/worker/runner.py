@@ -21,8 +21,9 @@ from ..jobs import Call, Claimed, decode
 from ..log import get_logger
 from ..registry import AnyTask
 from .hygiene import IDLE, Hygiene, fresh_context
-from .outcome import Outcome, failed, finished
+from .outcome import Outcome
 from .page import Page
+from .work import Work, afailure, failure
 
 logger = get_logger("worker")
 
@@ -41,6 +42,7 @@ class Desk(Protocol):
     dropped: set[Claimed]
     awaited: dict[Claimed, Callable[[Any], None]]
     finished: bool
+    work: Work
 
     def deliver(self, outcome: Outcome) -> None:
         """Take an outcome to be settled."""
@@ -146,15 +148,12 @@ class Runner:
             task = registry.get(call.task)
             if task.lease_ms:
                 context.lease = task.lease_ms / 1000
-            enter(context)
             if task.is_async:
                 self.loop.submit(context, call, task)
                 return None
-            return finished(context, task, task.func(*call.args, **call.kwargs))
+            return self.desk.work.run(context, call, task)
         except BaseException as error:  # whatever a task raises is the outcome of its job
-            if context.after is not None:
-                context.error = error
-            return failed(context, task, error)
+            return failure(context, task, error)
 
 
 def tell(context: JobContext, outcome: Outcome, verdict: Any) -> None:
@@ -261,11 +260,9 @@ class LoopRunner:
         try:
             if self.desk.hygiene.strangers and started - self._rested_at >= IDLE:
                 await sync_to_async(self.desk.hygiene.rouse)()
-            outcome = finished(context, task, await task.func(*call.args, **call.kwargs))
+            outcome = await self.desk.work.arun(context, call, task)
         except BaseException as error:  # as in Runner: the outcome of its job
-            if context.after is not None:
-                context.error = error
-            outcome = failed(context, task, error)
+            outcome = await afailure(context, task, error)
         finally:
             self.running.pop(context.claimed, None)
             self._slots.append(slot)

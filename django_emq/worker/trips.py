@@ -24,6 +24,7 @@ from .appetite import CHUNK
 from .ledger import Ledger
 from .options import BEAT, WorkerOptions
 from .outcome import Outcome, report
+from .teller import Teller
 from .turns import Turns
 
 logger = get_logger("worker")
@@ -68,6 +69,7 @@ class Trips:
         ledger: Ledger,
         inbox: SimpleQueue[Claimed | None],
         outage: Outage,
+        teller: Teller,
     ) -> None:
         self.outbox: deque[Outcome] = deque()
         self.awaited: dict[Claimed, Callable[[Any], None]] = {}
@@ -83,6 +85,7 @@ class Trips:
         self._ledger = ledger
         self._inbox = inbox
         self._outage = outage
+        self._teller = teller
         self._under_way: deque[Trip] = deque()
         self._doubtful: set[Claimed] = set()  # jobs whose outcome was sent, answer unknown
         self._requests: dict[Ask, int] = {}  # claims that have not been answered
@@ -286,8 +289,9 @@ class Trips:
             if gone and job in self._doubtful:
                 verdict = 1  # the first sending did it; its reply was lost
             self._doubtful.discard(job)
-            if verdict != 1 or not quiet:
+            if verdict != 1 or not quiet or outcome.verb == "bury":
                 report(outcome, verdict)
+                self._teller.verdict(outcome, verdict)
             if job in self.awaited:
                 self.awaited.pop(job)(verdict)
         return left
