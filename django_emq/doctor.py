@@ -332,7 +332,7 @@ def _queues(client: Client) -> Sequence[str]:
     try:
         return inspector.queues(client)[:100] or [conf.default_queue]
     except ServerRefused:
-        return [conf.default_queue, *conf.queues]
+        return [part for name in (conf.default_queue, *conf.queues) for part in conf.parts(name)]
 
 
 def _neighbours(client: Client, facts: ServerFacts, scans: int) -> Iterator[CheckMessage]:

@@ -16,6 +16,7 @@ from django_emq.ids import mint
 from django_emq.jobs import NewJob
 from django_emq.keys import queue_keys
 from django_emq.partitions import families, folded, number_of
+from django_emq.worker.bell import Wake
 from django_emq.worker.child import make_page
 from django_emq.worker.courier import Courier
 from django_emq.worker.options import WorkerOptions
@@ -259,59 +260,87 @@ def test_one_job_costs_an_idle_worker_few_claims(client, redis, probe):
 
 def test_turns_are_taken():
     """Each partition is the first in turn, queues stay in their order, and a wake goes first."""
-    turns = Turns(["mail", "events.0", "events.1", "events.2", "other"])
+    parts = {f"events.{n}" for n in range(3)}
+    queues = ["mail", *sorted(parts), "other"]
+    turns = Turns(queues)
+    nobody, everybody = set(), set(queues)
     assert turns.split
-    seen = [tuple(turns.next(set(), look=True)) for _ in range(6)]
+    seen = [tuple(turns.next(nobody, everybody)) for _ in range(6)]
     assert {order[0] for order in seen} == {"mail"}
     assert {order[-1] for order in seen} == {"other"}
-    assert Counter(order[1] for order in seen) == {f"events.{n}": 2 for n in range(3)}
-    assert turns.next({"events.1"}, look=True)[0] == "events.1"
-    assert turns.next({"events.1"}, look=False) == ("events.1",)
-    assert len(turns.next({"mail"}, look=False)) == 3
-    firsts = {tuple(turns.next(set(), look=False)) for _ in range(6)}
-    assert firsts == {("mail", f"events.{n}", "other") for n in range(3)}
-    assert {turns.all()[1] for _ in range(6) if turns.next({"events.1"}, look=False)} == {
-        f"events.{n}" for n in range(3)
-    }
+    assert Counter(order[1] for order in seen) == dict.fromkeys(parts, 2)
+    order = turns.next({"events.1"}, everybody)
+    assert (order[0], set(order)) == ("events.1", everybody)
+    assert turns.next({"events.1"}, nobody) == ["events.1"]
+    assert set(turns.next({"events.1"}, {"events.2"})) == {"events.1", "events.2"}
+    assert len(turns.next({"mail"}, nobody)) == 3
+    firsts = {tuple(turns.next(nobody, nobody)) for _ in range(6)}
+    assert firsts == {("mail", part, "other") for part in parts}
+    assert {turns.all()[1] for _ in range(6) if turns.next({"events.1"}, nobody)} == parts
 
 
 def test_what_was_rich_is_asked_again():
     """Who had as much as was wanted did not say when it has more: a retry, for instance."""
     turns = Turns(PARTS)
     turns.told("events.5", rich=True)
-    orders = [list(turns.next(set(), look=False)) for _ in range(COUNT)]
+    orders = [list(turns.next(set(), set())) for _ in range(COUNT)]
     assert all("events.5" in order and len(order) <= 2 for order in orders)
     turns.told("events.5", rich=False)
-    assert {len(turns.next(set(), look=False)) for _ in range(COUNT)} == {1}
+    assert {len(turns.next(set(), set())) for _ in range(COUNT)} == {1}
 
 
 def test_a_worker_without_partitions_pays_nothing():
     """Its order is the one that it was given."""
     turns = Turns(("mail", "events.3"))
     assert not turns.split
-    assert turns.next({"mail"}, look=False) is turns.next(set(), look=True) is turns.all()
+    assert turns.next({"mail"}, set()) is turns.next(set(), {"mail"}) is turns.all()
     assert turns.all() == ("mail", "events.3")
 
 
-def test_a_wake_does_not_make_a_worker_forget(client):
-    """When another partition will have more, of which it was told before."""
+@pytest.fixture
+def courier(client):
+    """One that is not started, and has looked at all partitions once."""
     options = WorkerOptions(queues=tuple(PARTS), lease=60)
     courier = Courier(client, options, make_page(options), leave=lambda status: None)
-    trips = courier._trips
-
-    def claim(woken: set[str]) -> float:
-        trips.woken = woken
-        trips.leave(1)
-        assert trips.arrive()
-        return trips.look_at
-
-    claim(set())
-    tasks.mark.using(queue="events.2", run_in=5).enqueue("late")
-    due = claim({"events.2"})
-    assert due < monotonic() + 6
-    assert claim({"events.5"}) == due
-    trips.close()
+    claim(courier)
+    yield courier
+    courier._wake.drop()
+    courier._trips.close()
     courier.bell.close()
+
+
+def claim(courier, *woken, want=1):
+    """One trip for so many jobs; how many claims it sent."""
+    trips, before = courier._trips, evalshas(courier.client.raw)
+    trips.woken |= set(woken)
+    trips.leave(want)
+    assert trips.arrive()
+    return evalshas(courier.client.raw) - before
+
+
+def test_a_wake_does_not_make_a_worker_forget(courier):
+    """When another partition will have more, of which it was told before."""
+    tasks.mark.using(queue="events.2", run_in=5).enqueue("late")
+    assert claim(courier, "events.2") == 1
+    due = courier._trips.look_at
+    assert due < monotonic() + 6
+    assert claim(courier, "events.5") == 1
+    assert courier._trips.look_at == due
+    courier._trips.look_again()
+    assert claim(courier) == COUNT
+    assert courier._trips.look_at != due
+
+
+def test_a_pop_that_ends_with_nothing_looks_everywhere(courier, client, redis):
+    """A wake may have been lost with the worker that took it."""
+    courier._wake = Wake(client, courier._trips.turns, 0.1, courier.bell)
+    push(client, "events.6", [NewJob(mint(), "{}")])
+    redis.delete(queue_keys("events.6").wake)
+    courier._wake.arm()
+    ready = courier._rest(30)
+    courier._answered(ready)
+    assert claim(courier, want=2) == COUNT
+    assert courier.inbox.qsize() == 1
 
 
 # -- the number of partitions is changed ------------------------------------------------------

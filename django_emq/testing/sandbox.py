@@ -19,7 +19,7 @@ from .. import admission, connections, inspector, registry, scripts, signing
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext, enter
-from ..exceptions import Refused, Verdict
+from ..exceptions import JobGone, Refused, Verdict
 from ..jobs import Claimed, decode
 from ..keys import queue_keys
 from ..registry import AnyTask
@@ -241,14 +241,12 @@ class Sandbox:
             self._running = before
         options = {OPTION[outcome.verb]: outcome.option} if outcome.verb in OPTION else {}
         items = [(job.id, job.token, *outcome.details)]
-        try:
-            verb = getattr(scripts, outcome.verb)
-            verdict = scripts.one(verb(self._client, job.queue, items, **options))
-        except Refused as refusal:
-            return Ran(context.id, context.task, job.token, outcome.verb, error, refusal)
-        context.error = error
-        scope.run(tell, context, outcome, verdict)
-        return Ran(context.id, context.task, job.token, outcome.verb, error)
+        (verdict,) = getattr(scripts, outcome.verb)(self._client, job.queue, items, **options)
+        refused = JobGone() if verdict == 0 else verdict if isinstance(verdict, Refused) else None
+        if refused is None:
+            context.error = error
+            scope.run(tell, context, outcome, verdict)
+        return Ran(context.id, context.task, job.token, outcome.verb, error, refused)
 
     def _attempt(self, context: JobContext) -> tuple[Outcome, BaseException | None]:
         """As a runner does; what is no business of the job (KeyboardInterrupt) leaves it."""

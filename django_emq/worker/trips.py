@@ -47,7 +47,7 @@ class Trip:
     woken: set[str]  # queues whose wake was taken before it left
     want: int
     claimer: int
-    all_asked: bool  # no partition was left out
+    whole: bool  # whether all queues were to be asked
 
 
 class Trips:
@@ -57,14 +57,13 @@ class Trips:
     :ivar awaited: who waits for the verdict on a job.
     :ivar dry: nothing more to claim, until a wake or `look_at`.
     :ivar woken: queues whose wake was taken, so a claim must follow.
-    :ivar look: ask all partitions of a queue, and not only those whose turn it is.
+    :ivar look: queues to be asked by the next claim, whoever has the turn.
     """
 
     def __init__(
         self,
         client: Client,
         options: WorkerOptions,
-        turns: Turns,
         worker: str,
         ledger: Ledger,
         inbox: SimpleQueue[Claimed | None],
@@ -74,12 +73,12 @@ class Trips:
         self.awaited: dict[Claimed, Callable[[Any], None]] = {}
         self.dry = False
         self.woken: set[str] = set()
-        self.look = True
+        self.turns = Turns(options.queues)
+        self.look = set(options.queues)
         self.look_at = 0.0  # when a dry queue has more without a wake
         self._client = client
         self._line = line_of(client)
         self._options = options
-        self._turns = turns
         self._worker = worker
         self._ledger = ledger
         self._inbox = inbox
@@ -103,6 +102,10 @@ class Trips:
         """Whether nothing is under way or unanswered."""
         return not self._under_way and not self._requests
 
+    def look_again(self) -> None:
+        """Have the next claim ask all queues."""
+        self.dry, self.look = False, set(self.turns.queues)
+
     def due(self, want: int, low: bool) -> bool:
         """Whether to leave now: for anything when none is under way, for much beside another."""
         claim = want > 0 and not self.dry and low
@@ -125,9 +128,11 @@ class Trips:
         groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
         for ask in asks[:1]:
             self._claim(batch, ask, want)
-        trip = Trip(groups, outcomes, asks, self.woken, want, claimer, all_asked=self.look)
-        self.woken, self.look = set(), self.look and not want
-        self._under_way.append(trip)
+        woken, self.woken = self.woken, set()
+        whole = not self.turns.split or (want > 0 and len(self.look) == len(self.turns.queues))
+        if want:
+            self.look = set()
+        self._under_way.append(Trip(groups, outcomes, asks, woken, want, claimer, whole))
         try:
             self._line.post(batch)
         except EmqError as error:
@@ -178,8 +183,9 @@ class Trips:
         """
         asks = self._unanswered()
         if want or self.woken:
-            order = self._turns.next(self.woken, look=self.look or self._options.burst)
-            new = ((queue, claimer) for queue in order)
+            if self._options.burst:  # which is over when nobody has more
+                self.look = set(self.turns.queues)
+            new = ((queue, claimer) for queue in self.turns.next(self.woken, self.look))
             asks += [ask for ask in new if ask not in self._requests]
         return asks
 
@@ -222,7 +228,7 @@ class Trips:
         self._outage.failed(error)
         outcomes = [outcome for trip in self._under_way for outcome in trip.outcomes]
         self._under_way.clear()
-        self.look = True  # some of them were asked, and their answer is unknown
+        self.look = set(self.turns.queues)
         self._put_back(outcomes)
 
     def _put_back(self, outcomes: list[Outcome]) -> None:
@@ -275,9 +281,9 @@ class Trips:
 
         A queue whose wake was taken is asked for nothing at least: that wakes the next worker.
         """
-        left, counted = trip.want, trip.want > 0
-        if not self._turns.split or (counted and trip.all_asked):
+        if trip.whole:  # else not all have said when they have more
             self.look_at = monotonic() + BEAT * 2
+        left, counted = trip.want, trip.want > 0
         answer: Claims | EmqError = first
         for number, ask in enumerate(trip.asks):
             if number:
@@ -294,7 +300,7 @@ class Trips:
                 return
             del self._requests[ask]
             left -= len(answer.jobs)
-            self._turns.told(ask[0], rich=counted and left <= 0)
+            self.turns.told(ask[0], rich=counted and left <= 0)
             self._take(ask[0], answer)
         self.dry = counted and left > 0
 

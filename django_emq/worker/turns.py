@@ -32,20 +32,20 @@ class Turns:
         self._turn = random.randrange(1_000_000)  # not the same for all workers
         self._rich: set[str] = set()  # may have more, and nobody was told when
 
-    def next(self, woken: Set[str], *, look: bool) -> Sequence[str]:
+    def next(self, woken: Set[str], look: Set[str]) -> Sequence[str]:
         """The queues to be asked now.
 
-        :param woken: queues for which a wake was taken.
-        :param look: ask all partitions.
+        :param woken: those for which a wake was taken: they come first.
+        :param look: others that are to be asked.
         """
         if not self.split:
             return self.queues
         self._turn += 1
-        if look:
-            return sorted(self.all(), key=lambda queue: queue not in woken)
-        if woken and woken <= self._parts:
-            return tuple(woken)
-        asked = [
+        wanted = woken | look
+        if wanted & self._parts:
+            asked = [queue for queue in self.all() if queue in wanted]
+            return sorted(asked, key=lambda queue: queue not in woken)
+        return [
             queue
             for family in self._turned()
             for at, queue in enumerate(family)

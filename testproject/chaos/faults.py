@@ -9,9 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from fault_proxy import Act
+from library.crew import Member
 from private_server import Server
 
+from django_emq.jobs import decode
+from django_emq.keys import queue_keys
+
 from .crew import LEASE, Lane, Staff, children, kill
+from .producers import LONG
+from .tasks import QUEUE
 
 Undo = Callable[[], object]
 Harm = tuple[float, Undo] | None  # seconds after which it is undone, and how
@@ -63,13 +69,30 @@ def stop_worker(scene: Scene) -> Harm:
     return _stop(scene, "worker")
 
 
+def stop_holder(scene: Scene) -> Harm:
+    """The same to one that is in the middle of a long job which will not simply be done.
+
+    When it goes on, it ends that job at once, and most likely while another has it: only then does
+    a verb show what it does with a token that is not the newest.
+    """
+    keys = queue_keys(QUEUE)
+    holders = set()
+    for job_id in scene.redis.zrange(keys.active, 0, -1):
+        worker, payload = scene.redis.hmget(keys.job(job_id.decode()), "worker", "payload")
+        call = decode(payload) if payload else None
+        if worker and call and call.args[0] >= LONG:
+            holders.add("-".join(worker.decode().split("-")[:2]))  # of its name, the post
+    posts = sorted(holders & scene.staff.on.keys())
+    return _stop(scene, "worker", scene.staff.on[scene.dice.choice(posts)] if posts else None)
+
+
 def stop_reaper(scene: Scene) -> Harm:
     """SIGSTOP to a reaper, for as long."""
     return _stop(scene, "reaper")
 
 
-def _stop(scene: Scene, kind: str) -> Harm:
-    member = scene.staff.pick(scene.dice, kind)
+def _stop(scene: Scene, kind: str, member: Member | None = None) -> Harm:
+    member = member or scene.staff.pick(scene.dice, kind)
     member.signal_all(signal.SIGSTOP)
     seconds = LEASE * scene.dice.uniform(1.2, 2.0)
     return seconds, lambda: member.signal_all(signal.SIGCONT)
@@ -144,7 +167,8 @@ FAULTS: tuple[Callable[[Scene], Harm], ...] = (
     kill_supervisor,
     kill_reaper,
     stop_worker,
-    stop_worker,
+    stop_holder,
+    stop_holder,
     stop_reaper,
     cut,
     refuse,

@@ -13,11 +13,18 @@ from django_emq.registry import AnyTask, Unsent
 
 from . import tasks
 
+LONG = 1.5  # seconds that a job of LATE takes at least, now and then
+LATE = {t.func for t in (tasks.fail_twice, tasks.fail_always, tasks.snooze_once, tasks.give_up)}
 ENOUGH = 300  # waiting jobs, after which a producer waits: slow machines have less to do then
 
 
 def _any_job(dice: random.Random) -> Unsent:
-    """One job of any kind; a third of them take long enough to be caught in the middle."""
+    """One job of any kind; a third of them take long enough to be caught in the middle.
+
+    Some of those that are not simply done take longer than a lease: who is stopped with one of
+    them, and ends it late, finds that another worker has it and is in the middle of it. Only then
+    does a verb show what it does with a token that is not the newest.
+    """
     soon = dice.uniform(0.1, 2)
     kinds: dict[AnyTask, int] = {
         tasks.work: 6,
@@ -33,7 +40,10 @@ def _any_job(dice: random.Random) -> Unsent:
         tasks.answer: 2,
     }
     task: AnyTask = dice.choices([*kinds], [*kinds.values()])[0]
-    return task.job(round(dice.choice((0.0, 0.0, dice.uniform(0.05, 1.2))), 3))
+    seconds = dice.choice((0.0, 0.0, dice.uniform(0.05, 1.2)))
+    if task.func in LATE and dice.random() < 0.2:
+        seconds = dice.uniform(LONG, 2 * LONG)
+    return task.job(round(seconds, 3))
 
 
 class Producer(threading.Thread):
