@@ -123,16 +123,12 @@ class Trips:
                 outcomes.append(self.outbox.popleft())
             except IndexError:
                 break
-        claimer = 1 - self._under_way[0].claimer if self._under_way else 0
-        batch = Batch(self._client)
-        groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
-        for ask in asks[:1]:
-            self._claim(batch, ask, want)
-        woken, self.woken = self.woken, set()
-        whole = not self.turns.split or (want > 0 and len(self.look) == len(self.turns.queues))
-        if want:
-            self.look = set()
-        self._under_way.append(Trip(groups, outcomes, asks, woken, want, claimer, whole))
+        try:
+            batch, trip = self._packed(outcomes, want)
+        except BaseException:
+            self._put_back(outcomes)
+            raise
+        self._under_way.append(trip)
         try:
             self._line.post(batch)
         except EmqError as error:
@@ -145,6 +141,10 @@ class Trips:
         except EmqError as error:
             self._lost(error)
             return False
+        except Exception:  # a fault of ours, in the reading of a reply
+            self._line.drop()
+            self._give_up()
+            raise
         trip = self._under_way.popleft()
         left = trip.outcomes  # should this stumble, they are sent again, and known by then
         try:
@@ -174,6 +174,18 @@ class Trips:
         self._line.drop()
 
     # -- on the way out -----------------------------------------------------------------------
+
+    def _packed(self, outcomes: list[Outcome], want: int) -> tuple[Batch, Trip]:
+        claimer = 1 - self._under_way[0].claimer if self._under_way else 0
+        batch = Batch(self._client)
+        groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
+        for ask in asks[:1]:
+            self._claim(batch, ask, want)
+        woken, self.woken = self.woken, set()
+        whole = not self.turns.split or (want > 0 and len(self.look) == len(self.turns.queues))
+        if want:
+            self.look = set()
+        return batch, Trip(groups, outcomes, asks, woken, want, claimer, whole)
 
     def _asks(self, want: int, claimer: int) -> list[Ask]:
         """Whom to ask for jobs.
@@ -226,6 +238,10 @@ class Trips:
     def _lost(self, error: EmqError) -> None:
         """The connection broke: whatever was under way is sent again."""
         self._outage.failed(error)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Take back what was under way: nothing is known of it."""
         outcomes = [outcome for trip in self._under_way for outcome in trip.outcomes]
         self._under_way.clear()
         self.look = set(self.turns.queues)
