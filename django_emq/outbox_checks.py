@@ -16,7 +16,7 @@ from .relay import watched
 
 
 def check_aliases(**kwargs: object) -> list[CheckMessage]:
-    """E013, E014: the databases that tasks name exist, and may have the table."""
+    """E014, E015: the databases that tasks name exist, and may have the table."""
     found: list[CheckMessage] = []
     for name in registry.names():
         task = registry.get(name)
@@ -30,7 +30,7 @@ def check_aliases(**kwargs: object) -> list[CheckMessage]:
                     Error(
                         f"The task {name} has {option}={alias!r}. {error}",
                         hint="True takes the database that Django would take.",
-                        id="django_emq.E013",
+                        id="django_emq.E015",
                     )
                 )
     if found or conf.problems():
@@ -48,7 +48,7 @@ def check_aliases(**kwargs: object) -> list[CheckMessage]:
 
 
 def check_tables(**kwargs: Any) -> list[CheckMessage]:
-    """W005, with ``check --database``: the table is there."""
+    """W006, with ``check --database``: the table is there."""
     asked: Sequence[str] = kwargs.get("databases") or ()
     if check_aliases() or conf.problems():
         return []
@@ -57,7 +57,7 @@ def check_tables(**kwargs: Any) -> list[CheckMessage]:
             f"The outbox is in the database {alias!r}, which has no table "
             f"{Outbox._meta.db_table!r}: each enqueue that uses it will fail.",
             hint=f"Run manage.py migrate django_emq --database {alias}.",
-            id="django_emq.W005",
+            id="django_emq.W006",
         )
         for alias in watched()
         if alias in asked and not has_table(alias)
