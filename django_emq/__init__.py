@@ -17,14 +17,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .backoff import Exponential, Fixed, Linear
     from .context import JobContext, current_job
+    from .effects import Once, effect, fenced_update, idempotency_key
     from .exceptions import (
         Bury,
         Discard,
+        EffectError,
         EmqError,
         InvalidArguments,
         InvalidOption,
         InvalidTask,
         JobGone,
+        LeaseLost,
         NoCurrentJob,
         OutcomeUnknown,
         PayloadTooLarge,
@@ -39,16 +42,19 @@ if TYPE_CHECKING:
         VersionFence,
     )
     from .jobs import Job
+    from .models import FencedModel
     from .queue import (
         aenqueue,
         aenqueue_at,
         aenqueue_in,
         aenqueue_many,
+        aenqueue_on_commit,
         cas,
         enqueue,
         enqueue_at,
         enqueue_in,
         enqueue_many,
+        enqueue_on_commit,
     )
     from .registry import Task, Unsent, task
 
@@ -57,15 +63,17 @@ __version__ = "0.1.0"
 _HOMES = {
     "backoff": "Exponential Fixed Linear",
     "context": "JobContext current_job",
+    "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
-        "Bury Discard EmqError InvalidArguments InvalidOption InvalidTask JobGone NoCurrentJob "
-        "OutcomeUnknown PayloadTooLarge Refused Retry ServerError ServerRefused Snooze StaleToken "
-        "TooFewReplicas UnknownTask VersionFence"
+        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask JobGone "
+        "LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry ServerError "
+        "ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
     ),
     "jobs": "Job",
+    "models": "FencedModel",
     "queue": (
-        "aenqueue aenqueue_at aenqueue_in aenqueue_many cas enqueue enqueue_at enqueue_in "
-        "enqueue_many"
+        "aenqueue aenqueue_at aenqueue_in aenqueue_many aenqueue_on_commit cas enqueue enqueue_at "
+        "enqueue_in enqueue_many enqueue_on_commit"
     ),
     "registry": "Task Unsent task",
 }
@@ -74,8 +82,10 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 __all__ = [
     "Bury",
     "Discard",
+    "EffectError",
     "EmqError",
     "Exponential",
+    "FencedModel",
     "Fixed",
     "InvalidArguments",
     "InvalidOption",
@@ -83,8 +93,10 @@ __all__ = [
     "Job",
     "JobContext",
     "JobGone",
+    "LeaseLost",
     "Linear",
     "NoCurrentJob",
+    "Once",
     "OutcomeUnknown",
     "PayloadTooLarge",
     "Refused",
@@ -102,12 +114,17 @@ __all__ = [
     "aenqueue_at",
     "aenqueue_in",
     "aenqueue_many",
+    "aenqueue_on_commit",
     "cas",
     "current_job",
+    "effect",
     "enqueue",
     "enqueue_at",
     "enqueue_in",
     "enqueue_many",
+    "enqueue_on_commit",
+    "fenced_update",
+    "idempotency_key",
     "task",
 ]
 

@@ -68,15 +68,21 @@ class Alias:
         }
 
     def _servers(self, url: SplitResult) -> list[str]:
-        """The server of a URL, or one name for each sentinel that can be asked for it."""
+        """The server of a URL and others of its cluster, or a name for each of its sentinels."""
         if url.scheme == "unix":
             return [os.path.realpath(unquote(url.path))]
         host = url.hostname or str(self.pool_kwargs.get("host", ""))
-        sentinels = self.options.get("SENTINELS")
-        if isinstance(sentinels, (list, tuple)):
-            pairs = [one for one in sentinels if isinstance(one, (list, tuple)) and len(one) == 2]
-            return [f"{host} at sentinel {_address(str(pair[0]), pair[1])}" for pair in pairs]
-        return [_address(host, url.port or self.pool_kwargs.get("port"))]
+        if isinstance(self.options.get("SENTINELS"), (list, tuple)):
+            return [f"{host} at sentinel {one}" for one in self._addresses("SENTINELS")]
+        own = _address(host, url.port or self.pool_kwargs.get("port"))
+        return [own, *self._addresses("STARTUP_NODES")]
+
+    def _addresses(self, option: str) -> list[str]:
+        """What a list of (host, port) names; what is no pair names nothing."""
+        given = self.options.get(option)
+        pairs = given if isinstance(given, (list, tuple)) else ()
+        pairs = [one for one in pairs if isinstance(one, (list, tuple)) and len(one) == 2]
+        return [_address(str(host), port) for host, port in pairs]
 
 
 def read(name: str) -> Alias | None:

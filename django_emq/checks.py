@@ -15,7 +15,7 @@ from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Info, Warning
 from django_redis.client import HerdClient, ShardClient
 
-from . import aliases, conf, registry
+from . import aliases, conf, registry, task_options
 from .aliases import Alias
 from .conf import Settings
 
@@ -64,7 +64,8 @@ def check(**kwargs: object) -> list[CheckMessage]:
     alias = aliases.read(values.cache_alias)
     found += _partitions(values)
     found += _backend(alias, values)
-    found += _leases(values)
+    found += _leases(values) + _effects(values)
+    found += task_options.check()
     if alias is not None and alias.is_django_redis:
         for one in ALIAS_CHECKS:
             found += one(alias, values)
@@ -125,6 +126,10 @@ def _location(alias: Alias, values: Settings) -> list[CheckMessage]:
         fact = f"has a LOCATION whose URL number {bad[0]} is not one of a server"
     elif not _uses_valkey(alias) and any(url.startswith("valkey") for url in alias.urls):
         fact = "has a valkey:// LOCATION, which the client redis-py refuses"
+    elif _is_cluster(alias) and any(
+        one.number or one.server.startswith("/") for one in alias.databases
+    ):
+        fact = "leads to a cluster, which knows database 0 and no unix socket"
     else:
         return []
     return [
@@ -203,6 +208,11 @@ def _class_of(alias: Alias, option: str) -> Any:
 
 def _is_valkey(cls: Any) -> bool:
     return any(base.__module__.split(".")[0] == "valkey" for base in getattr(cls, "__mro__", ()))
+
+
+def _is_cluster(alias: Alias) -> bool:
+    factory = aliases.imported(alias.options.get("CONNECTION_FACTORY"))
+    return hasattr(factory, "private_client")
 
 
 def _uses_valkey(alias: Alias) -> bool:
@@ -286,6 +296,17 @@ def _leases(values: Settings) -> list[CheckMessage]:
         for setting, lease in leases.items()
         if values.socket_timeout >= lease * 2 / 3
     ]
+
+
+def _effects(values: Settings) -> list[CheckMessage]:
+    """W005: a job may be given back from the morgue for as long as it is kept there."""
+    fact = (
+        "EMQ['EFFECT_TTL'] is not longer than DEAD_TTL. A job that is given back from the morgue "
+        "would repeat an effect whose record is gone: make EFFECT_TTL longer."
+    )
+    hint = "Or leave it out: a year."
+    wrong = values.effect_ttl <= values.dead_ttl
+    return [Warning(fact, hint=hint, id="django_emq.W005")] if wrong else []
 
 
 # -- settings of the alias that the queue does not follow -------------------------------------

@@ -37,7 +37,7 @@ class ClusterConnectionFactory:
     others, when the one of LOCATION is away.
     """
 
-    _clusters: ClassVar[dict[tuple[int, str], Any]] = {}  # as django-redis keeps pools: by URL
+    _clusters: ClassVar[dict[str, Any]] = {}  # by URL, as django-redis keeps pools
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         if int(redis_version.partition(".")[0]) < 6:  # which repeat calls, whatever they are told
@@ -56,11 +56,10 @@ class ClusterConnectionFactory:
         }
         options = {name: self.options[o] for name, o in named.items() if self.options.get(o)}
         options |= {"retry": never(), **self.options.get("CONNECTION_POOL_KWARGS", {})}
-        key = (os.getpid(), url)
         with _lock:
-            if key not in self._clusters:
-                self._clusters[key] = self._cluster(url, options)
-            return self._clusters[key]
+            if url not in self._clusters:
+                self._clusters[url] = self._cluster(url, options)
+            return self._clusters[url]
 
     def disconnect(self, connection: Any) -> None:
         """Close the connections of a client that `connect` has made."""
@@ -92,6 +91,16 @@ class ClusterConnectionFactory:
         cluster: Any = import_module("redis.cluster")
         nodes = [cluster.ClusterNode(*node) for node in self.options.get("STARTUP_NODES", ())]
         return cluster.RedisCluster(url=url, startup_nodes=nodes, **options)
+
+
+def forget() -> None:
+    """Leave the cache's clients to the parent: for a process that was forked."""
+    global _lock
+    _lock = threading.Lock()
+    ClusterConnectionFactory._clusters.clear()
+
+
+os.register_at_fork(after_in_child=forget)
 
 
 class Lazy:

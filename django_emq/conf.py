@@ -46,6 +46,8 @@ class QueueSettings:
     backoff: Policy
     wait_replicas: int  # that shall have a job before enqueue answers
     wait_timeout: float | None  # seconds
+    on_commit: bool | str
+    outbox: bool | str
     partitions: int = 0  # queues that its jobs are spread over; 0 for none but itself
 
 
@@ -63,6 +65,8 @@ class Settings:
     max_payload: int = 1024 * 1024  # bytes
     dead_max: int = 10_000  # jobs in the morgue of a queue
     dead_ttl: float = 180 * DAY  # seconds
+    effect_ttl: float = 365 * DAY  # seconds that a recorded effect is kept
+    done_max: int = 100_000  # finished jobs of a queue that are kept with their results
     socket_timeout: float = 5  # seconds
     async_concurrency: int = 100
     trail: str = "notable"  # what each queue remembers: off, notable, all
@@ -70,6 +74,8 @@ class Settings:
     sign_payloads: bool | str = False  # False, "sign" or True
     wait_replicas: int = 0
     wait_timeout: float | None = None  # seconds; None for 1, or half of socket_timeout if less
+    on_commit: bool | str = False  # True, or the alias of a database
+    outbox: bool | str = False  # True, or the alias of a database
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
@@ -82,6 +88,8 @@ class Settings:
             self.backoff,
             self.wait_replicas,
             self.wait_timeout,
+            self.on_commit,
+            self.outbox,
         )
 
     def whole(self, name: str) -> str:
@@ -147,7 +155,7 @@ def read() -> tuple[Settings, list[Problem]]:
         own[name] = replace(general.queue(""), **_read_dict(where, overrides, QUEUE_NAMES, found))
         last = own[name].partitions - 1
         if last >= 0 and where in names and len(partition(name, last)) > NAME_MAX:
-            found.append(_no_room(f"{where}['PARTITIONS']", name))
+            found.append(_long_name(f"{where}['PARTITIONS']", name))
     waits = {f"EMQ['QUEUES'][{name!r}]": one.wait_timeout for name, one in own.items()}
     waits = {name: wait for name, wait in waits.items() if wait != general.wait_timeout}
     waits["EMQ"] = general.wait_timeout
@@ -206,6 +214,15 @@ def _reserved(where: str, name: str) -> Problem:
     return Problem("contradiction", where, sentence)
 
 
+def _too_long(where: str, wait: float, timeout: float) -> Problem:
+    setting = f"{where}['WAIT_TIMEOUT']"
+    sentence = (
+        f"{setting} is {wait:g} s, and EMQ['SOCKET_TIMEOUT'] is {timeout:g} s: the connection "
+        "would give up before the server answers. Make the first shorter, or the second longer."
+    )
+    return Problem("contradiction", setting, sentence)
+
+
 def _taken(where: str, name: str, queue: str) -> Problem:
     return Problem("contradiction", where, f"{where} names {name!r}. {taken(name, queue)}")
 
@@ -219,21 +236,12 @@ def taken(name: str, queue: str) -> str:
     )
 
 
-def _no_room(where: str, name: str) -> Problem:
+def _long_name(where: str, name: str) -> Problem:
     sentence = (
         f"{where}: the names of the partitions would have more than {NAME_MAX} characters. Use a "
         f"shorter name than {name!r}."
     )
     return Problem("value", where, sentence)
-
-
-def _too_long(where: str, wait: float, timeout: float) -> Problem:
-    setting = f"{where}['WAIT_TIMEOUT']"
-    sentence = (
-        f"{setting} is {wait:g} s, and EMQ['SOCKET_TIMEOUT'] is {timeout:g} s: the connection "
-        "would give up before the server answers. Make the first shorter, or the second longer."
-    )
-    return Problem("contradiction", setting, sentence)
 
 
 # -- parsers: value in, value out, or InvalidOption with the way out --------------------------
@@ -293,6 +301,13 @@ def _signing(value: object) -> bool | str:
     return value if isinstance(value, bool) else "sign"
 
 
+def _database(value: object) -> bool | str:
+    if isinstance(value, bool) or (isinstance(value, str) and value in django_settings.DATABASES):
+        return value
+    known = ", ".join(map(repr, django_settings.DATABASES))
+    raise InvalidOption(f"Give True, False, or an alias in DATABASES: {known}.")
+
+
 def _queues(value: object) -> Mapping[Any, object]:
     if not isinstance(value, Mapping):
         raise InvalidOption("Give a dict of dicts, for instance {'mail': {'LEASE': 60}}.")
@@ -311,6 +326,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "MAX_PAYLOAD": _number(1, 512 * 1024 * 1024, "bytes", whole=True),
     "DEAD_MAX": _number(1, 10_000_000, "jobs", whole=True),
     "DEAD_TTL": _number(1, 3650 * DAY, "seconds"),
+    "EFFECT_TTL": _number(1, 36500 * DAY, "seconds"),
+    "DONE_MAX": _number(1, 10_000_000, "jobs", whole=True),
     "SOCKET_TIMEOUT": _number(0.1, 3600, "seconds"),
     "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
     "TRAIL": _trail,
@@ -318,6 +335,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "SIGN_PAYLOADS": _signing,
     "WAIT_REPLICAS": _number(0, 100, "replicas", whole=True),
     "WAIT_TIMEOUT": _wait,
+    "ON_COMMIT": _database,
+    "OUTBOX": _database,
     "QUEUES": _queues,
     "PARTITIONS": _number(1, PARTITIONS_MAX, "partitions", whole=True),
 }

@@ -45,6 +45,7 @@ _REFUSALS: dict[str, type[EmqError]] = {
     "EMQSTALE": StaleToken,
     "EMQGONE": JobGone,
     "EMQKIND": KindRefused,
+    "EMQLATE": ServerRefused,
     "EMQLOCK": JobHeld,
     "EMQRATE": RateLimited,
     "EMQROW": DamagedRow,

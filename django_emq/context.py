@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from .exceptions import NoCurrentJob
+from django.db import connections
+
+from .exceptions import LeaseLost, NoCurrentJob
 from .jobs import Claimed
+from .log import get_logger
+from .signals import lease_lost
+
+logger = get_logger("worker")
 
 
 class JobContext:
     """What a task may know of its own job; see `current_job`."""
 
-    __slots__ = ("_extended_at", "claimed", "lease", "lost", "seconds", "task")
+    __slots__ = (
+        "_extended_at", "_hooks", "after", "claimed", "error", "lease", "lost", "seconds", "task",
+    )  # fmt: skip
 
     def __init__(self, claimed: Claimed, lease: float, extended_at: Callable[[], float]) -> None:
         self.claimed = claimed
         self._extended_at = extended_at
+        self._hooks: list[Callable[[], object]] | None = None
         #: Seconds that the lease holds from the claim, and from each extension.
         self.lease = lease
         #: Path of the task.
@@ -27,6 +38,9 @@ class JobContext:
         self.lost = False
         #: How long the task ran, once it has ended.
         self.seconds = 0.0
+        # Who is told the outcome and its verdict, in the job's own context; and what was raised.
+        self.after: Callable[[Any, Any], None] | None = None
+        self.error: BaseException | None = None
 
     @property
     def id(self) -> str:
@@ -44,6 +58,14 @@ class JobContext:
         return self.claimed.token
 
     @property
+    def fence(self) -> int:
+        """What a fenced write stores: higher for every claim for the same `fence_key`.
+
+        So it grows across jobs. Without a fence_key it is the token, which grows for this job only.
+        """
+        return self.claimed.fence or self.claimed.token
+
+    @property
     def attempt(self) -> int:
         """Which attempt this is, from 1: the failures so far, and this one.
 
@@ -56,6 +78,50 @@ class JobContext:
         """When the lease ends unless it is extended, as this machine's clock would show it."""
         begins_at = max(self.claimed.claimed_at, self._extended_at())
         return datetime.now(UTC) + timedelta(seconds=begins_at + self.lease - time.monotonic())
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease was lost. For a long task, to call now and then."""
+        if self.lost:
+            raise LeaseLost(
+                f"The lease of {self!r} was lost: another worker may run it now, and this run "
+                "cannot settle it."
+            )
+
+    def on_lost(self, call: Callable[[], object]) -> None:
+        """Have `call` called when the lease is lost, in another thread; at once if it is lost.
+
+        For what cannot look at `lost` itself: ``job.on_lost(process.terminate)``.
+        """
+        if self._hooks is None:
+            self._hooks = []
+        self._hooks.append(call)
+        if self.lost:
+            self._tell_lost()
+
+    def lose(self) -> None:
+        """Note that the lease is lost, and tell whoever wants to know. Called by the worker."""
+        self.lost = True
+        if self._hooks or lease_lost.receivers:
+            # Not in the thread of the caller, which moves the jobs of the whole process.
+            threading.Thread(target=self._tell_all, name="emq-lost", daemon=True).start()
+
+    def _tell_all(self) -> None:
+        self._tell_lost()
+        for receiver, error in lease_lost.send_robust(sender=type(self), job=self):
+            if isinstance(error, Exception):
+                logger.error("receiver %r of lease_lost raised: %r", receiver, error)
+        connections.close_all()  # what a receiver opened belongs to this thread
+
+    def _tell_lost(self) -> None:
+        while self._hooks:
+            try:
+                call = self._hooks.pop()
+            except IndexError:  # two threads at once, and the other one has it
+                return
+            try:
+                call()
+            except Exception:
+                logger.exception("a hook of %r for the lost lease raised", self)
 
     def __repr__(self) -> str:
         return f"job {self.id} of {self.task} (token {self.token})"

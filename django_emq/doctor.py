@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from django.core.checks import CheckMessage, Error, Info, Warning, run_checks
+from django.db import Error as DatabaseError
 
-from . import connections, inspector, rights, scripts
+from . import connections, inspector, relay, rights, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError, ServerRefused
@@ -21,6 +22,7 @@ from .inspector import ServerFacts, Strangers
 OLDEST = (7, 0)
 CLOCK_S = 2.0  # seconds that two clocks may differ
 IDLE_S = 60  # of a connection that must not be closed: a worker beats every ten seconds
+WAIT_S = 60.0  # of a row in an outbox: a relay looks every few seconds
 SCRIPTS_MAX = 1000  # in the server's cache; ours are some thirty
 
 
@@ -37,7 +39,7 @@ def examine(
     :param role: whose rights the client's user must have: ``producer``, ``worker``, ``operator``.
     :param scans: thousands of keys among which strangers are looked for.
     """
-    found = [*judge(facts), *_rights(client, role), *_neighbours(client, facts, scans)]
+    found = [*judge(facts), *_rights(client, role), *_neighbours(client, facts, scans), *outboxes()]
     if client.shards:
         others = (one for one in inspector.servers(client) if one.node != facts.node)
         found += [finding for one in others for finding in judge(one)]
@@ -353,6 +355,29 @@ def _neighbours(client: Client, facts: ServerFacts, scans: int) -> Iterator[Chec
             "cache.clear() does, deletes every job",
             "Give the queue a database of its own, better a server of its own",
         )
+
+
+def outboxes() -> Iterator[CheckMessage]:
+    """D060, D061: the outboxes in use can be read, and nothing waits there for long."""
+    for alias in relay.watched():
+        try:
+            there = relay.waiting(alias)
+        except DatabaseError as error:
+            yield _error(
+                61,
+                f"The outbox of the database {alias!r} cannot be read: {error}",
+                "See whether the database runs, and whether manage.py migrate django_emq "
+                f"--database {alias} has been run",
+            )
+            continue
+        if there.oldest_s is not None and there.oldest_s > WAIT_S:
+            yield _warning(
+                60,
+                f"{there.rows} rows with {there.jobs} jobs wait in the outbox of the database "
+                f"{alias!r}, the oldest for {inspector.span(there.oldest_s)}: no relay runs, or it "
+                "cannot push them",
+                "Run a worker, emq_reaper or emq_relay, and look into its log",
+            )
 
 
 def is_sick(findings: Iterable[CheckMessage]) -> bool:

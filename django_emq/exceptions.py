@@ -117,6 +117,10 @@ class PayloadTooLarge(InvalidOption):
     """The job's payload is larger than MAX_PAYLOAD."""
 
 
+class EffectError(EmqError):
+    """The effect was not recorded, and what its block wrote is rolled back."""
+
+
 class NoCurrentJob(EmqError, LookupError):
     """This code does not run inside a job."""
 
@@ -232,6 +236,17 @@ class Discard(Verdict):
 
 class Bury(Verdict):
     """Put the job into the morgue at once, with this reason and without further attempts."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = str(reason)
+
+
+class LeaseLost(Verdict):
+    """The lease was lost: another worker may run this job now.
+
+    Raised by `JobContext.check`. The run ends; it could not settle the job anyway.
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -31,6 +31,7 @@ class Claimed:
     failures: int  # failures counted before this run
     queue: str
     claimed_at: float  # when the claim was sent, on this machine's monotonic clock
+    fence: int = 0  # the number of the resource that the job names (fence_key); 0 for none
 
 
 class Claims(NamedTuple):
@@ -64,7 +65,8 @@ class Job:
     """One call of a task, as enqueue answers it.
 
     :ivar id: the job's id, 25 bytes, the key to everything about it.
-    :ivar status: ``enqueued``, ``duplicate`` (it was there already) or ``refused``.
+    :ivar status: ``enqueued``, ``duplicate`` (it was there already), ``refused``, or ``deferred``
+        (it is sent after the commit; nothing of it is left when the transaction is rolled back).
     :ivar error: why it was refused.
     """
 
@@ -140,6 +142,14 @@ def read(payload: bytes) -> Call:
 
 def _inner(item: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return item.values() if isinstance(item, dict) else item
+
+
+def sound(value: Any, root: str) -> Any:
+    """Return the value if JSON gives it back as it is, else raise InvalidArguments.
+
+    :param root: what the value is called in the error.
+    """
+    return _sound(value, root, ())
 
 
 def _sound(value: Any, root: str, path: tuple[Any, ...]) -> Any:

@@ -36,6 +36,7 @@ class Keys:
     events: str  # channel, progress of jobs as JSON
     limiter: str  # string, claims in the running window of the rate limit
     jobs: str  # prefix of the rows
+    fences: str  # prefix of the keys that `fence` spells
 
     def job(self, job_id: str) -> str:
         """Key of the row: a hash."""
@@ -56,6 +57,10 @@ class Keys:
     def claims(self, worker: str, claimer: int = 0) -> str:
         """Key that remembers a worker's last claim under a number: a string with a time to live."""
         return f"{self.base}claims:{worker}" + (f":{claimer}" if claimer else "")
+
+    def fence(self, key: str) -> str:
+        """Key of the last number of a resource (`fence_key`): a string with a time to live."""
+        return self.fences + key
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
@@ -80,7 +85,7 @@ class Reserve:
         return f"{self.base}word:{worker}"
 
 
-def check_queue(queue: str, prefix: str = "emq") -> str:
+def check_queue(queue: object, prefix: str = "emq") -> str:
     """Return the name of a queue, or raise InvalidOption with the rule."""
     if not isinstance(queue, str) or not QUEUE_NAME.match(queue):
         raise InvalidOption(
@@ -89,6 +94,15 @@ def check_queue(queue: str, prefix: str = "emq") -> str:
     if queue == prefix:
         raise InvalidOption(f"Queue name {queue!r} is reserved. Use another name.")
     return queue
+
+
+def whole(key: str) -> str | None:
+    """The key that no one ever writes, in the slot of another one; None where that has no tag.
+
+    A call that names it is refused by a cluster while the slot is on its way to another node.
+    """
+    tagged, brace, _ = key.partition("}")
+    return f"{tagged}}}:whole" if brace else None
 
 
 def partition(queue: str, number: int) -> str:
@@ -100,15 +114,6 @@ def split_partition(name: str) -> tuple[str, int]:
     """The queue that a name would be a partition of, and its number; ('', -1) for another name."""
     found = PARTITION.match(name)
     return (found[1], int(found[2])) if found else ("", -1)
-
-
-def whole(key: str) -> str | None:
-    """The key that no one ever writes, in the slot of another one; None where that has no tag.
-
-    A call that names it is refused by a cluster while the slot is on its way to another node.
-    """
-    tagged, brace, _ = key.partition("}")
-    return f"{tagged}}}:whole" if brace else None
 
 
 @lru_cache(maxsize=4096)
@@ -131,6 +136,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         events=base + "events",
         limiter=base + "limiter",
         jobs=base + "job:",
+        fences=base + "fence:",
     )
 
 

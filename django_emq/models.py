@@ -1,6 +1,7 @@
-"""What the admin and its permissions hang on. There are no tables: the queue lives on its server.
+"""The outbox, what effects are recorded in, and what the admin and its permissions hang on.
 
-A permission is a row of Django's own; the pages of `django_emq.admin` check them.
+The queue itself lives on its server: these two are the only tables. A permission is a row of
+Django's own; the pages of `django_emq.admin` check them.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import models
+from django.db.models.functions import Now
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 
@@ -88,3 +91,57 @@ class Server(models.Model):
 
     def __str__(self) -> str:
         return str(self._meta.verbose_name)
+
+
+class Outbox(models.Model):
+    """One call that enqueues jobs, stored in a transaction of its caller's.
+
+    The row is deleted when the jobs are on the server. It is named by its first job: ids grow in
+    the order of the calls, also those of several rows of one transaction.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False)
+    batch = models.UUIDField(editable=False)  # the rows that keep their order: a transaction's
+    queue = models.CharField(max_length=128, verbose_name=_("queue"))
+    count = models.PositiveIntegerField(verbose_name=_("jobs"))
+    jobs = models.TextField()  # JSON, a list of `NewJob`; arguments may be secret
+    stored_at = models.DateTimeField(db_default=Now(), verbose_name=_("stored"))
+
+    class Meta:
+        default_permissions = ("view",)
+        verbose_name = _("outbox row")
+        verbose_name_plural = _("outbox")
+        indexes = [models.Index(fields=["batch", "id"], name="emq_outbox_batch")]
+
+    def __str__(self) -> str:
+        return f"{self.queue}: {self.count}"
+
+
+class Effect(models.Model):
+    """One effect that was recorded, in the transaction of what it stands for; see `effects`.
+
+    The primary key is a digest, because a database may compare texts as if a were A: two ids of
+    jobs that differ in that only would be one.
+    """
+
+    digest = models.CharField(max_length=64, primary_key=True)
+    key = models.CharField(max_length=255)
+    name = models.CharField(max_length=100)
+    token = models.BigIntegerField(default=0)
+    value = models.TextField(default="", blank=True)
+    recorded_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.key}"
+
+
+class FencedModel(models.Model):
+    """A row that remembers the highest fence that has written it; see `effects.fenced_update`."""
+
+    fence = models.BigIntegerField(default=0, editable=False)
+
+    class Meta:
+        abstract = True

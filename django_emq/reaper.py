@@ -105,6 +105,7 @@ class Reaper:
                 queue,
                 dead_max=settings().dead_max,
                 dead_ttl_ms=int(settings().dead_ttl * 1000),
+                done_max=settings().done_max,
                 batch=self.batch,
             )
             self.trimmed += trimmed

@@ -21,6 +21,9 @@ Seconds = float | timedelta
 YEAR = 365 * 86_400
 
 _tasks: dict[str, Task[..., Any]] = {}
+_leases: set[int] = set()
+# Who else may know a task by its name: the backend for Django's tasks, where it is in use.
+finders: list[Callable[[str], Task[..., Any] | None]] = []
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,11 @@ class Task(Generic[P, R]):
     :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
     :ivar wait_replicas: how many replicas shall have the job before enqueue answers; None for the
         queue's WAIT_REPLICAS.
+    :ivar fence_key: the resource that the job writes to, for instance ``invoice:42``: each claim
+        for it is given a higher number, whatever the job; see `JobContext.fence`.
+    :ivar on_commit: whether a job is sent after the commit; True, False, or the alias of a
+        database whose commit it is; None for the queue's ON_COMMIT.
+    :ivar outbox: whether it is stored in the caller's transaction; as `on_commit`.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     :ivar partition_key: jobs of one key are in one partition of the queue, if it has any; None
         spreads by the job's id.
@@ -53,6 +61,9 @@ class Task(Generic[P, R]):
     lease: Seconds | None = None
     result_ttl: Seconds = 0
     wait_replicas: int | None = None
+    fence_key: str | None = None
+    on_commit: bool | str | None = None
+    outbox: bool | str | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
     partition_key: str | None = None
@@ -76,9 +87,17 @@ class Task(Generic[P, R]):
                 if type(value) is not int or not 1 <= value <= 1000:
                     raise InvalidOption(f"{name} is {value!r}. Use a whole number from 1 to 1000.")
                 row += (name, value)
-        lease_ms = 0 if self.lease is None else _milliseconds("lease", self.lease, least=1)
+        lease_ms = 0 if self.lease is None else milliseconds("lease", self.lease, least=1)
         if lease_ms:
             row += ("lease_ms", lease_ms)
+        if self.fence_key is not None:
+            row += ("fence_key", _fence_key(self.fence_key))
+        for name in ("on_commit", "outbox"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (bool, str)):
+                raise InvalidOption(
+                    f"{name} is {value!r}. Use True, False, or the alias of a database."
+                )
         if not isinstance(self.backoff, str):  # a path is imported when it is needed
             resolve(self.backoff)
         if self.run_in is not None and self.run_at is not None:
@@ -90,7 +109,7 @@ class Task(Generic[P, R]):
         due = due_in(_seconds(self.run_in)) if self.run_in is not None else due
         for name, value in (
             ("is_async", iscoroutinefunction(self.func)),
-            ("keep_ms", _milliseconds("result_ttl", self.result_ttl, least=0)),
+            ("keep_ms", milliseconds("result_ttl", self.result_ttl, least=0)),
             ("lease_ms", lease_ms),
             ("due", due),
             ("fields", tuple(row)),
@@ -140,13 +159,10 @@ class Unsent:
 
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
-    "queue", "priority", "max_attempts", "max_stalls", "backoff", "lease", "result_ttl",
-    "wait_replicas",
+    "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
+    "on_commit", "outbox", "backoff", "lease", "result_ttl",
 )  # fmt: skip
-USING = (
-    "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "run_in", "run_at",
-    "partition_key",
-)  # fmt: skip
+USING = (*DECORATOR[:8], "run_in", "run_at", "partition_key")
 
 
 @overload
@@ -165,6 +181,9 @@ def task(
     lease: Seconds | None = None,
     result_ttl: Seconds = 0,
     wait_replicas: int | None = None,
+    fence_key: str | None = None,
+    on_commit: bool | str | None = None,
+    outbox: bool | str | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
@@ -198,15 +217,28 @@ def register(task: Task[P, R]) -> Task[P, R]:
 
 def get(name: str) -> Task[..., Any]:
     """The task of this name. Raises UnknownTask with the nearest known one."""
-    try:
-        return _tasks[name]
-    except KeyError:
-        raise UnknownTask(_unknown("task", name, list(_tasks))) from None
+    task = find(name)
+    if task is None:
+        raise UnknownTask(_unknown("task", name, list(_tasks)))
+    return task
 
 
 def find(name: str) -> Task[..., Any] | None:
     """The task of this name, or None."""
-    return _tasks.get(name)
+    task = _tasks.get(name)
+    if task is None:
+        return next(filter(None, (look(name) for look in finders)), None)
+    return task
+
+
+def note_lease(lease_ms: int) -> None:
+    """Remember a lease that a task has which is not entered here."""
+    _leases.add(lease_ms)
+
+
+def leases() -> set[int]:
+    """The leases that tasks have of their own, in ms."""
+    return {task.lease_ms for task in _tasks.values() if task.lease_ms} | _leases
 
 
 def names() -> list[str]:
@@ -241,11 +273,21 @@ def _origin(func: Any) -> str:
     return f"{func.__module__}.{func.__qualname__}"
 
 
+def _fence_key(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value) <= 200:
+        raise InvalidOption(
+            f"fence_key is {value!r}. Name the resource in 1 to 200 printable characters, for "
+            "instance 'invoice:42'."
+        )
+    return value
+
+
 def _seconds(value: Seconds) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
-def _milliseconds(name: str, value: Seconds, *, least: float) -> int:
+def milliseconds(name: str, value: Seconds, *, least: float) -> int:
+    """A time in ms. Raises InvalidOption below `least` seconds, above a year, or for no time."""
     seconds = _seconds(value)
     number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
     if not number or not least <= seconds <= YEAR:

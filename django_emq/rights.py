@@ -17,7 +17,7 @@ from .exceptions import ServerRefused
 from .keys import Keys, queue_keys, reserve_keys
 from .scripts import SCRIPTS
 
-PRODUCER = ("register", "enqueue")
+PRODUCER = ("register", "enqueue", "forget")
 # A worker's jobs enqueue others, and report on themselves.
 WORKER = (
     *PRODUCER, "claim", "complete", "retry", "snooze", "release", "bury", "discard", "extend",
@@ -113,6 +113,7 @@ def _lacking_keys(client: Client, queues: Sequence[Keys]) -> list[str]:
         names += [keys.pending, keys.active, keys.schedule, keys.dead, keys.done, keys.wake]
         names += [keys.meta, keys.metrics, keys.minute(0), keys.trail, keys.limiter]
         names += [keys.job("JOB0"), keys.logs("JOB0"), keys.sent("p"), keys.claims("w")]
+        names.append(keys.fence("x"))
     verdicts = upkeep.allowed(client, [("ZADD", name, "1", "x") for name in names])
     return [name for name, fine in zip(names, verdicts, strict=True) if not fine]
 

@@ -68,6 +68,7 @@ __all__ = [
     "drain",
     "enqueue",
     "extend",
+    "forget",
     "gate",
     "log",
     "obliterate",
@@ -112,16 +113,26 @@ def register(client: Way, queues: Iterable[str]) -> int:
 
 
 def enqueue(
-    client: Way, queue: str, jobs: Iterable[NewJob], *, request: str, producer: str
+    client: Way,
+    queue: str,
+    jobs: Iterable[NewJob],
+    *,
+    request: str,
+    producer: str,
+    sent_ms: int = SENT_MS,
+    void_at: int | str = "",
 ) -> list[Verdict]:
     """Admit jobs: 1 enqueued, 0 duplicate, or KindRefused or DamagedRow.
 
     :param request: names this call. Sent again with the same name and producer, it is answered
         with the verdicts of the first time and changes nothing.
     :param producer: names a sender that makes one call at a time.
+    :param sent_ms: how long the server remembers the call.
+    :param void_at: ms since 1970 by the server's clock; a later call changes nothing and raises
+        ServerRefused.
     """
     keys = keys_of(client, queue)
-    args: list[Any] = [keys.jobs, request, SENT_MS]
+    args: list[Any] = [keys.jobs, request, sent_ms, void_at]
     count = 0
     for job in jobs:
         count += 1
@@ -131,6 +142,14 @@ def enqueue(
     sent = keys.sent(producer)
     names = (keys.pending, keys.schedule, keys.wake, keys.metrics, sent)
     result: list[Verdict] = run(client, "enqueue", names, args, verdicts)
+    return result
+
+
+def forget(client: Way, queue: str, producers: Iterable[str], *, grace_ms: int) -> int:
+    """End the memory of these producers' last calls after a grace; how many there were."""
+    keys = keys_of(client, queue)
+    names = [keys.sent(producer) for producer in producers]
+    result: int = run(client, "forget", names, (grace_ms,))
     return result
 
 
@@ -160,19 +179,28 @@ def claim(
     count = min(count, BATCH_MAX)
     due = min(due, BATCH_MAX)
     trail = (client.trail_max, client.trail_all)
-    args = (k.jobs, request, worker, lease_ms, count, due, *trail)
+    args = (k.jobs, request, worker, lease_ms, count, due, *trail, k.fences)
 
     sent_at = monotonic()
 
     def parse(reply: list[Any]) -> Claims:
         fields = iter(reply)
-        next_ms, receipt = next(fields), next(fields)
+        next_ms, receipt, fences = next(fields), next(fields), next(fields)
         quads = zip(fields, fields, fields, fields, strict=True)
         jobs = [Claimed(*quad, queue, sent_at) for quad in quads]
+        if fences:
+            _fence(jobs, fences)
         return Claims(next_ms, receipt, jobs)
 
     result: Claims = run(client, "claim", (*names, k.claims(worker, claimer), k.trail), args, parse)
     return result
+
+
+def _fence(jobs: list[Claimed], fences: bytes) -> None:
+    """Enter the numbers of resources, given as ``<place of the job>:<number> …``."""
+    for pair in fences.split():
+        place, _, number = pair.partition(b":")
+        jobs[int(place)].fence = int(number)
 
 
 def complete(
@@ -262,10 +290,18 @@ def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reape
     return result
 
 
-def trim(client: Way, queue: str, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
-    """Forget dead jobs past their cap or age and kept jobs past their time; answers how many."""
+def trim(
+    client: Way,
+    queue: str,
+    *,
+    dead_max: int,
+    dead_ttl_ms: int,
+    done_max: int = 10_000_000,
+    batch: int = 500,
+) -> int:
+    """Forget dead and kept jobs past their cap, age or time; answers how many."""
     k = keys_of(client, queue)
-    args = (k.jobs, dead_max, dead_ttl_ms, batch_of(batch))
+    args = (k.jobs, dead_max, dead_ttl_ms, batch_of(batch), done_max)
     result: int = run(client, "trim", (k.dead, k.done, k.metrics), args)
     return result
 

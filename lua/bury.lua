@@ -54,6 +54,19 @@ local function keep_cap()
   end
 end
 
+-- The errors so far and one more, as a line of JSON, for rows that keep them: the newest ones.
+local function errors_with(kept, message, traceback)
+  kept = kept .. cjson.encode({'bury', message, traceback}) .. '\n'
+  while #kept > 65536 do
+    local rest = string.sub(kept, string.find(kept, '\n', 1, true) + 1)
+    if rest == '' then
+      break
+    end
+    kept = rest
+  end
+  return kept
+end
+
 local ids = {}
 for at = 4, #ARGV, 4 do
   ids[#ids + 1] = ARGV[at]
@@ -65,7 +78,7 @@ local verdicts, moves, seen, refused = {}, {}, {}, {}
 for i, id in ipairs(ids) do
   local at = 4 + 4 * (i - 1)
   local token = ARGV[at + 1]
-  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled')
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled', 'errors')
   local reason
   if row.err or not row[1] then
     verdicts[i] = redis.error_reply('EMQGONE bury job gone')
@@ -78,7 +91,7 @@ for i, id in ipairs(ids) do
   else
     seen[id] = true
     verdicts[i] = 1
-    moves[#moves + 1] = {id, ARGV[at + 2], ARGV[at + 3], token}
+    moves[#moves + 1] = {id, ARGV[at + 2], ARGV[at + 3], token, row[3]}
   end
   if reason then
     refused[#refused + 1] = {id, row[1], reason, token}
@@ -96,6 +109,9 @@ for _, move in ipairs(moves) do
     'last_error', reason)
   if traceback ~= '' then
     redis.call('HSET', jobs .. id, 'traceback', traceback)
+  end
+  if move[5] then
+    redis.call('HSET', jobs .. id, 'errors', errors_with(move[5], reason, traceback))
   end
   redis.call('ZADD', dead, now, id)
   note('buried', id, token, reason)

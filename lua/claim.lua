@@ -19,11 +19,14 @@
 -- ARGV[6] due        how many due jobs to promote first, at most
 -- ARGV[7] trail_max  entries that the trail keeps, about; 0 for no trail
 -- ARGV[8] trail_all  the same for claims that are nothing special
+-- ARGV[9] fences     prefix of the last number of each resource that a row names (fence_key)
 --
--- Returns {next_ms, receipt, id, payload, token, failures, id, payload, token, failures, …}.
+-- Returns {next_ms, receipt, fences, id, payload, token, failures, id, payload, token, failures, …}.
 --         receipt is "<request> <id>:<token> …". next_ms is the time until a job falls due or
 --         the rate limit lets one pass, -1 for no such time; it is told only when fewer than
---         count jobs were found.
+--         count jobs were found. fences is "<place>:<number> …" of the jobs whose row names
+--         a resource, counted from 0 in the order of the jobs; each claim for a resource has a higher number
+--         than the last one, whatever the job.
 --
 -- A row that is not sound never reaches a worker: its id goes to the morgue with a reason,
 -- and the next one is served.
@@ -32,19 +35,22 @@ local pending, active, schedule, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local meta, metrics, limiter, claims, trail = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local jobs, request, worker = ARGV[1], ARGV[2], ARGV[3]
 local lease_ms, count, due_max = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local trail_max, trail_all = tonumber(ARGV[7]), tonumber(ARGV[8])
+local trail_max, trail_all, fences = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
 
 local EXAMINED_MAX = 1000
+local FENCE_MS = 3600000
+local CLAIMS_MAX = 16384
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- The row's attempts, payload, settled and lease_ms; or false and why not.
+-- The row's attempts, payload, settled, lease_ms and fence_key; or false and why not.
 local function read(id, key)
   if #id > 32 then
     return false, 'damaged entry: this is no job id'
   end
-  local row = redis.pcall('HMGET', key, 'attempts', 'payload', 'settled', 'lease_ms')
+  local row = redis.pcall('HMGET', key, 'attempts', 'payload', 'settled', 'lease_ms',
+    'fence_key')
   if row.err then
     return false, 'damaged row: the key holds a ' .. redis.call('TYPE', key).ok
   elseif not row[1] and not row[2] then
@@ -63,6 +69,16 @@ local function whole(text, default)
   return text and #text < 16 and string.match(text, '^-?%d+$') and tonumber(text) or default
 end
 
+-- The next number of a resource. Above the last one and never below the clock: so it also grows
+-- when the last one has been forgotten, by its time to live or with the server's data.
+local function raise(resource)
+  local last = redis.pcall('GET', fences .. resource)
+  last = type(last) == 'string' and whole(last, 0) or 0
+  local number = string.format('%.0f', math.max(last + 1, now))
+  redis.call('SET', fences .. resource, number, 'PX', FENCE_MS)
+  return number
+end
+
 local function note(event, id, token, text, yours)
   if trail_max > 0 then
     if #text > 200 then  -- and no half of a character at the end
@@ -71,6 +87,17 @@ local function note(event, id, token, text, yours)
     redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
       'token', token, 'note', text, 'yours', yours or '')
   end
+end
+
+-- The claims so far and one more, for rows that keep them: the first and the newest ones.
+local function claims_with(kept, claimer, at)
+  kept = kept .. (claimer or '') .. '@' .. (at or '') .. '\n'
+  if #kept > CLAIMS_MAX then
+    local first = string.find(kept, '\n', 1, true)
+    local later = string.find(kept, '\n', #kept - CLAIMS_MAX / 2, true)
+    kept = string.sub(kept, 1, first) .. string.sub(kept, later + 1)
+  end
+  return kept
 end
 
 local function bury_damaged(id, reason)
@@ -96,7 +123,7 @@ end
 -- The same request again: its reply was lost. Answer what it was given and still holds.
 local last = redis.call('GET', claims)
 if last and string.sub(last, 1, #request + 1) == request .. ' ' then
-  local reply = {-1, last}
+  local reply, numbers = {-1, last, ''}, {}
   redis.call('ZREM', active, '')  -- begins the writes, so that a full server lets them pass
   for id, token in string.gmatch(last, ' (%w+):(%d+)') do
     local row = read(id, jobs .. id)
@@ -106,14 +133,19 @@ if last and string.sub(last, 1, #request + 1) == request .. ' ' then
       reply[#reply + 1] = row[2]
       reply[#reply + 1] = tonumber(token)
       reply[#reply + 1] = whole(redis.call('HGET', jobs .. id, 'failures'), 0)
+      if row[5] then
+        local number = whole(redis.call('HGET', jobs .. id, 'fence'), 0)
+        numbers[#numbers + 1] = string.format('%d:%.0f', (#reply - 3) / 4 - 1, number)
+      end
     end
   end
+  reply[3] = table.concat(numbers, ' ')
   return reply
 end
 
 local limits = redis.call('HMGET', meta, 'paused', 'concurrency', 'max', 'duration')
 if limits[1] then
-  return {-1, ''}
+  return {-1, '', ''}
 end
 local concurrency, max, duration = tonumber(limits[2]), tonumber(limits[3]), tonumber(limits[4])
 local running = redis.call('ZCARD', active)
@@ -162,7 +194,7 @@ end
 -- written, so that nothing can fail half-way; what leaves pending is the first write, since it
 -- frees memory and so passes on a full server too.
 local taken, examined = 0, 0
-local reply, leases, receipt = {-1, ''}, {}, {request}
+local reply, leases, receipt, numbers = {-1, '', ''}, {}, {request}, {}
 local started_at, lease_ends = string.format('%.0f', now), string.format('%.0f', now + lease_ms)
 while taken < wanted and examined < EXAMINED_MAX do
   local popped = redis.call('ZPOPMIN', pending, math.min(wanted - taken, EXAMINED_MAX - examined))
@@ -176,16 +208,27 @@ while taken < wanted and examined < EXAMINED_MAX do
     examined = examined + 1
     if row then
       local token = redis.call('HINCRBY', key, 'attempts', 1)
+      local failures = 0
+      if token > 1 then  -- a first claim has nothing behind it
+        local past = redis.call('HMGET', key, 'failures', 'claims', 'worker', 'started_at')
+        failures = whole(past[1], 0)
+        if past[2] then
+          redis.call('HSET', key, 'claims', claims_with(past[2], past[3], past[4]))
+        end
+      end
       redis.call('HSET', key, 'state', 'active', 'worker', worker, 'started_at', started_at)
       if row[3] then
         redis.call('HDEL', key, 'settled')
       end
       leases[2 * taken + 1] = row[4] and now + whole(row[4], lease_ms) or lease_ends
       leases[2 * taken + 2] = id
-      local n = 4 * taken + 2
-      reply[n + 1], reply[n + 2], reply[n + 3] = id, row[2], token
-      -- A first claim has no failures behind it.
-      reply[n + 4] = token > 1 and whole(redis.call('HGET', key, 'failures'), 0) or 0
+      local n = 4 * taken + 3
+      reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, row[2], token, failures
+      if row[5] then
+        local number = raise(row[5])
+        redis.call('HSET', key, 'fence', number)
+        numbers[#numbers + 1] = taken .. ':' .. number
+      end
       taken = taken + 1
       receipt[taken + 1] = id .. ':' .. string.format('%.0f', token)
       if trail_all > 0 then
@@ -200,7 +243,7 @@ end
 tally('dead', buried)
 if taken > 0 then
   redis.call('ZADD', active, unpack(leases))
-  reply[2] = table.concat(receipt, ' ')
+  reply[2], reply[3] = table.concat(receipt, ' '), table.concat(numbers, ' ')
   redis.call('SET', claims, reply[2], 'PX', 600000)
   tally('claimed', taken)
   if max and duration and max > 0 and duration > 0 then

@@ -9,15 +9,17 @@
 -- ARGV[1]  jobs     prefix of the rows
 -- ARGV[2]  request  id of this call; the same id again is answered, not carried out
 -- ARGV[3]  sent_ms  how long the request is remembered
--- ARGV[4…] a job:   id, payload, priority, due ('' now, '+ms' from now, 'ms' since 1970),
+-- ARGV[4]  void_at  ms since 1970 after which the call is void, '' for never
+-- ARGV[5…] a job:   id, payload, priority, due ('' now, '+ms' from now, 'ms' since 1970),
 --                   number of further fields, and each field's name and value
 --
 -- Returns one verdict a job: 1 enqueued, 0 duplicate (the row is there; nothing changed).
 -- Errors  EMQKIND when the id does not start with JOB,
---         EMQROW when the row's key holds something that is not a row.
+--         EMQROW when the row's key holds something that is not a row;
+--         EMQLATE, for the whole call, when it is void; nothing is changed.
 
 local pending, schedule, wake, metrics, sent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local jobs, request, sent_ms = ARGV[1], ARGV[2], ARGV[3]
+local jobs, request, sent_ms, void_at = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local REFUSALS = {
   K = 'EMQKIND job id must start with JOB',
@@ -47,6 +49,10 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
+if void_at ~= '' and now > tonumber(void_at) then
+  return redis.error_reply('EMQLATE the call came too late')
+end
+
 local function tally(name, n)
   if n > 0 then
     local minute = metrics .. ':' .. math.floor(now / 60000)
@@ -63,7 +69,7 @@ local awake = redis.call('LLEN', wake)
 -- Read and decide.
 local verdicts, rows, ready, waiting = {}, {}, {}, {}
 local seen, earlier = {}, false
-local at = 4
+local at = 5
 while at <= #ARGV do
   local id, payload, priority, due, extra =
     ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])

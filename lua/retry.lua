@@ -64,6 +64,19 @@ local function keep_cap()
   end
 end
 
+-- The errors so far and one more, as a line of JSON, for rows that keep them: the newest ones.
+local function errors_with(kept, message, traceback)
+  kept = kept .. cjson.encode({'retry', message, traceback}) .. '\n'
+  while #kept > 65536 do
+    local rest = string.sub(kept, string.find(kept, '\n', 1, true) + 1)
+    if rest == '' then
+      break
+    end
+    kept = rest
+  end
+  return kept
+end
+
 local ids = {}
 for at = 5, #ARGV, 5 do
   ids[#ids + 1] = ARGV[at]
@@ -76,7 +89,7 @@ for i, id in ipairs(ids) do
   local at = 5 + 5 * (i - 1)
   local token = ARGV[at + 1]
   local row = redis.pcall('HMGET', jobs .. id,
-    'attempts', 'settled', 'failures', 'max_attempts', 'state')
+    'attempts', 'settled', 'failures', 'max_attempts', 'state', 'errors')
   local reason
   if row.err or not row[1] then
     verdicts[i] = redis.error_reply('EMQGONE retry job gone')
@@ -93,7 +106,7 @@ for i, id in ipairs(ids) do
     local dies = failures >= whole(row[4], max_attempts)
     verdicts[i] = dies and 'dead' or 'scheduled'
     seen[id] = verdicts[i]
-    moves[#moves + 1] = {id, failures, dies, at, token}
+    moves[#moves + 1] = {id, failures, dies, at, token, row[6]}
   end
   if reason then
     refused[#refused + 1] = {id, row[1], reason, token}
@@ -116,6 +129,9 @@ for _, move in ipairs(moves) do
     'last_error', message)
   if traceback ~= '' then
     redis.call('HSET', jobs .. id, 'traceback', traceback)
+  end
+  if move[6] then
+    redis.call('HSET', jobs .. id, 'errors', errors_with(move[6], message, traceback))
   end
   if dies then
     redis.call('HSET', jobs .. id, 'state', 'dead', 'finished_at', now)

@@ -1,4 +1,4 @@
--- trim.lua: forget dead jobs past their cap or age, and finished jobs past their time.
+-- trim.lua: forget dead jobs past their cap or age, and finished ones likewise.
 --
 -- KEYS[1] dead     zset  the morgue, scored by time of death in ms
 -- KEYS[2] done     zset  finished ids whose row is kept, scored by the end of its time in ms
@@ -8,12 +8,13 @@
 -- ARGV[2] dead_max     how many dead jobs are kept; the oldest go first
 -- ARGV[3] dead_ttl_ms  how long a dead job is kept
 -- ARGV[4] batch        how many at most, of each set
+-- ARGV[5] done_max     how many finished jobs are kept; those whose time ends first go first
 --
 -- Returns how many were forgotten. The rows leave together with their entries.
 
 local dead, done, metrics = KEYS[1], KEYS[2], KEYS[3]
 local jobs, dead_max = ARGV[1], tonumber(ARGV[2])
-local dead_ttl_ms, batch = tonumber(ARGV[3]), tonumber(ARGV[4])
+local dead_ttl_ms, batch, done_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -28,6 +29,10 @@ local function tally(name, n)
 end
 
 local over = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, batch)
+local surplus = math.min(redis.call('ZCARD', done) - done_max, batch)
+if surplus > #over then
+  over = redis.call('ZRANGE', done, 0, surplus - 1)
+end
 local buried = redis.call('ZRANGEBYSCORE', dead, '-inf', now - dead_ttl_ms, 'LIMIT', 0, batch)
 local excess = math.min(redis.call('ZCARD', dead) - dead_max, batch)
 if excess > #buried then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,23 @@ from django_redis.client import HerdClient, ShardClient
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from django_emq.backend import EMQBackend
+
 REDIS = "django_redis.cache.RedisCache"
 CORE = "django.core.cache.backends.redis.RedisCache"
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
+BACKEND = "django_emq.backend.EMQBackend"
 URL = "redis://127.0.0.1:6379/1"
+CLUSTER = "django_emq.cluster.ClusterConnectionFactory"
 VALKEY = {
     "REDIS_CLIENT_CLASS": "valkey.Valkey",
     "CONNECTION_POOL_CLASS": "valkey.ConnectionPool",
     "PARSER_CLASS": "valkey.connection.DefaultParser",
 }
+
+
+class OwnBackend(EMQBackend):
+    """A project's own subclass."""
 
 
 class OwnShardClient(ShardClient):
@@ -50,16 +59,18 @@ def without(option: str) -> dict[str, str]:
 
 
 def found(
-    emq: Any = None, *, queue: Any = None, close: Any = None, **others: Any
+    emq: Any = None, *, queue: Any = None, close: Any = None, tasks: Any = None, **others: Any
 ) -> list[CheckMessage]:
     """The messages for these aliases beside an ordinary one in memory.
 
     :param queue: the entry of the alias 'emq'; False for none.
     :param close: DJANGO_REDIS_CLOSE_CONNECTION.
+    :param tasks: the entry 'default' of TASKS.
     """
     entries = {"default": LOCMEM, "emq": alias() if queue is None else queue, **others}
     entries = {name: copy.deepcopy(entry) for name, entry in entries.items() if entry}
     more = {} if close is None else {"DJANGO_REDIS_CLOSE_CONNECTION": close}
+    more["TASKS"] = {"default": tasks or {"BACKEND": BACKEND}}
     with override_settings(EMQ=emq or {}, CACHES=entries, **more):
         return run_checks(tags=["emq"])
 
@@ -88,6 +99,8 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("E003", {"queue": alias("redis://[::1/1")}),
     ("E003", {"queue": alias("valkey://127.0.0.1:6379/1")}),
     ("E003 I001", {"queue": alias("redis://:pass,word@localhost/1")}),
+    ("E003", {"queue": alias(CONNECTION_FACTORY=CLUSTER)}),
+    ("E003", {"queue": alias("unix:///run/s", CONNECTION_FACTORY=CLUSTER)}),
     ("E004", {"queue": alias(CLIENT_CLASS="django_redis.client.ShardClient")}),
     ("E004", {"queue": alias(CLIENT_CLASS="tests.check_cases.OwnShardClient")}),
     ("E005", {"queue": alias(CLIENT_CLASS="django_redis.client.HerdClient")}),
@@ -118,6 +131,13 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("E012", {"emq": {"DEFAULT_QUEUE": "emq"}}),
     ("E012", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "mail.5": {}}}}),
     ("E013", {"emq": {"QUEUES": {"numbered": {"PARTITIONS": 2}}}}),
+    ("E020", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TLL": 60}}}),
+    ("E020", {"tasks": {"BACKEND": "tests.check_cases.OwnBackend", "OPTIONS": {"LEASE": 60}}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TTL": 0}}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"BACKOFF": "no.such.policy"}}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "OPTIONS": [60]}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "QUEUES": ["the mail"]}}),
+    ("E021", {"tasks": {"BACKEND": BACKEND, "QUEUES": ["emq"]}}),
     ("W001", {"emq": {"CACHE_ALIAS": "default"}, "default": alias(), "queue": False}),
     ("W002", {"other": alias(URL, CORE)}),
     ("W002", {"other": alias("redis://localhost/1", REDIS)}),
@@ -139,12 +159,21 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
             "other": alias("redis://main/1?x=y", SENTINELS=[("c", 26379), ("b", 26379)]),
         },
     ),
+    (
+        "W002",
+        {
+            "queue": alias("redis://a/0", CONNECTION_FACTORY=CLUSTER, STARTUP_NODES=[("b", 6379)]),
+            "other": alias("redis://c", CONNECTION_FACTORY=CLUSTER, STARTUP_NODES=[("b", 6379)]),
+        },
+    ),
     ("W002 W003", {"other": alias(PASSWORD="secret")}),
     ("W002 W003 I003", {"queue": alias(SOCKET_TIMEOUT=1), "other": alias()}),
     ("W002 W003", {"other": alias([URL, "redis://replica/1"], PARSER_CLASS="x.Y")}),
     ("W004", {"emq": {"LEASE": 7}}),
     ("W004", {"emq": {"SOCKET_TIMEOUT": 10, "QUEUES": {"mail": {"MAX_ATTEMPTS": 2}}}}),
     ("W004", {"emq": {"QUEUES": {"quick": {"LEASE": 2}}}}),
+    ("W005", {"emq": {"EFFECT_TTL": 86400}}),
+    ("W005", {"emq": {"EFFECT_TTL": 3600, "DEAD_TTL": 3600}}),
     ("I001", {"queue": alias([URL, "redis://replica:6379/1"])}),
     ("I001", {"queue": alias(f"{URL},redis://replica:6379/1")}),
     ("I002", {"queue": pool(retry=Retry(NoBackoff(), 3))}),
@@ -192,6 +221,17 @@ SILENT: list[tuple[str, dict[str, Any]]] = [
     ("E010 E011", {"emq": {"LEASE": 60, "QUEUES": {"mail": {"LEASE": 60}}}}),
     ("E012", {"emq": {"PREFIX": "shop", "DEFAULT_QUEUE": "emq"}}),
     ("E012 E013", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "numbered": {}, "mail.x": {}}}}),
+    ("E020", {"tasks": {"BACKEND": "no.such.Backend", "OPTIONS": {"RESULT_TLL": 60}}}),
+    (
+        "E020 E021",
+        {
+            "tasks": {
+                "BACKEND": BACKEND,
+                "QUEUES": [],
+                "OPTIONS": {"RESULT_TTL": timedelta(days=7), "MAX_ATTEMPTS": 3, "BACKOFF": 60},
+            }
+        },
+    ),
     ("W001", {"default": alias("redis://localhost/0")}),
     ("W002", {"other": alias("redis://localhost:6379/2")}),
     ("W002", {"other": alias("redis://localhost:6380/1")}),
@@ -212,11 +252,14 @@ SILENT: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("W002", {"one": alias("redis://localhost/2"), "other": alias("redis://localhost/2")}),
+    ("E003", {"queue": alias("redis://a:6379/0", CONNECTION_FACTORY=CLUSTER)}),
+    ("E003", {"queue": alias("rediss://a:6379", CONNECTION_FACTORY=CLUSTER)}),
     ("W003", {"other": alias(f"{URL}?client_name=emq", PASSWORD="secret")}),
     ("W003", {"other": alias(KEY_PREFIX="x", SERIALIZER="x.Y", IGNORE_EXCEPTIONS=True)}),
     ("W003", {"other": alias(URL, CORE, PASSWORD="secret")}),
     ("W003", {"one": alias("redis://b/2"), "other": alias("redis://b/2", PASSWORD="secret")}),
     ("W004", {"emq": {"LEASE": 7.6}}),
+    ("W005", {"emq": {"EFFECT_TTL": 3601, "DEAD_TTL": 3600}}),
     ("W004", {"emq": {"SOCKET_TIMEOUT": 1, "LEASE": 2, "QUEUES": {"quick": {"LEASE": 1.6}}}}),
     ("I001", {"queue": alias([URL])}),
     ("I002", {"queue": pool(retry=Retry(NoBackoff(), 0), retry_on_timeout=False)}),

@@ -11,8 +11,19 @@ MIDDLEWARE = [*MIDDLEWARE, "tests.csp.strict_csp"]
 # conftest.py names a file in a private folder. The tests' database is that file, not one in memory,
 # so that a worker process and the test that started it see the same rows.
 DATABASES["default"]["TEST"] = {"NAME": os.environ["EMQ_DB"]}
+# A second one, for what depends on whose commit it is.
+OTHER = f"{os.environ['EMQ_DB']}-other"
+DATABASES["other"] = {**DATABASES["default"], "NAME": OTHER, "TEST": {"NAME": OTHER}}
 
 # To run the suite under other options of the alias: EMQ_ALIAS='{"OPTIONS": {…}}' make test
 CACHES["emq"] |= json.loads(os.environ.get("EMQ_ALIAS", "{}"))
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+# Django's tasks API. One attempt, as the suite for backends asks for.
+TASKS = {
+    "default": {
+        "BACKEND": "django_emq.backend.EMQBackend",
+        "OPTIONS": {"MAX_ATTEMPTS": 1},
+    },
+}

@@ -54,6 +54,8 @@ def test_the_defaults(settings: Any) -> None:
         max_payload=1_048_576,
         dead_max=10_000,
         dead_ttl=15_552_000,
+        effect_ttl=31_536_000,
+        done_max=100_000,
         socket_timeout=5,
         async_concurrency=100,
         wait_replicas=0,
@@ -75,6 +77,8 @@ def test_every_setting_is_read(settings: Any) -> None:
         "MAX_PAYLOAD": 100,
         "DEAD_MAX": 1,
         "DEAD_TTL": 60,
+        "EFFECT_TTL": 61,
+        "DONE_MAX": 2,
         "SOCKET_TIMEOUT": 0.1,
         "ASYNC_CONCURRENCY": 2,
         "TRAIL": "all",
@@ -82,6 +86,8 @@ def test_every_setting_is_read(settings: Any) -> None:
         "SIGN_PAYLOADS": "sign",
         "WAIT_REPLICAS": 2,
         "WAIT_TIMEOUT": 0.05,
+        "ON_COMMIT": True,
+        "OUTBOX": "default",
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -97,6 +103,8 @@ def test_every_setting_is_read(settings: Any) -> None:
         max_payload=100,
         dead_max=1,
         dead_ttl=60,
+        effect_ttl=61,
+        done_max=2,
         socket_timeout=0.1,
         async_concurrency=2,
         trail="all",
@@ -104,7 +112,9 @@ def test_every_setting_is_read(settings: Any) -> None:
         sign_payloads="sign",
         wait_replicas=2,
         wait_timeout=0.05,
-        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05)},
+        on_commit=True,
+        outbox="default",
+        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05, True, "default")},
     )
 
 
@@ -348,7 +358,7 @@ def test_an_unknown_name_of_a_queue_is_refused() -> None:
     assert found.sentence == (
         "EMQ['QUEUES']['mail']['MAX_ATEMPTS'] is not a setting. The nearest known name is "
         "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF, "
-        "WAIT_REPLICAS, WAIT_TIMEOUT, PARTITIONS."
+        "WAIT_REPLICAS, WAIT_TIMEOUT, ON_COMMIT, OUTBOX, PARTITIONS."
     )
 
 

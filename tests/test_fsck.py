@@ -247,8 +247,11 @@ def bad_counter(yard: Yard) -> str:
 
 KEYS: list[tuple[Callable[[Yard], str], str]] = [
     *((foreign(name, "string"), "type") for name in ("wake", "meta", "metrics", "trail")),
-    *((foreign(name, "list"), "type") for name in ("limiter", "sent:p", "claims:w", "metrics:9")),
-    *((keep(name), "ttl") for name in ("limiter", "sent:p", "claims:w", "metrics:9")),
+    *(
+        (foreign(name, "list"), "type")
+        for name in ("limiter", "sent:p", "claims:w", "fence:x", "metrics:9")
+    ),
+    *((keep(name), "ttl") for name in ("limiter", "sent:p", "claims:w", "fence:x", "metrics:9")),
     (orphan_key("job:JOB9:logs", None), "logs"),
     (orphan_key("unique:abc", "JOB9"), "unique"),
     (bad_counter, "counter"),

@@ -1,13 +1,7 @@
 """Connections to a real PostgreSQL: cut, broken, left open, counted."""
 
-import os
-import pwd
-import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,75 +9,19 @@ import pytest
 import django_emq as emq
 from django_emq import inspector
 from tests.helpers import QUEUE, burst
+from tests.postgres import cluster, connect, databases_of, migrate
 from tests.probe import state, tasks
-from tests.processes import Worker, manage, wait_until
-from tests.variant import variant
+from tests.processes import Worker, wait_until
 
 pytestmark = pytest.mark.postgresql
-
-
-def program(name: str) -> str:
-    """Path of one of PostgreSQL's programs: on PATH, or where Debian keeps the newest."""
-    found = shutil.which(name)
-    places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
-    assert found or places, f"{name} was not found: install postgresql"
-    return found or str(places[-1])
 
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """The folder of the socket of a cluster of our own, migrated; gone at the end."""
-    # PostgreSQL refuses to run as root.
-    user = pwd.getpwnam("nobody") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-    with tempfile.TemporaryDirectory(prefix="emq-pg-") as folder:
-        os.chown(folder, user.pw_uid, user.pw_gid)
-        start = ["-c", "listen_addresses=", "-c", f"unix_socket_directories={folder}"]
-        start += ["-c", "fsync=off", "-c", "max_connections=40"]
-        data = f"{folder}/data"
-        as_user = {"cwd": folder, "env": {"PATH": os.environ["PATH"], "LC_ALL": "C"}}
-        if os.geteuid() == 0:
-            as_user |= {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
-        initdb = [program("initdb"), "-D", data, "-A", "trust", "-U", "emq", "--no-sync"]
-        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, **as_user)
-        server = subprocess.Popen(
-            [program("postgres"), "-D", data, *start], stderr=subprocess.DEVNULL, **as_user
-        )
-        try:
-            wait_until(lambda: can_connect(folder))
-            done = manage("migrate", "auth", "-v", "0", **databases(folder, 0))
-            assert done.returncode == 0, done.stderr
-            yield folder
-        finally:
-            server.terminate()
-            server.wait(20)
-
-
-def connect(folder: str) -> psycopg.Connection:
-    return psycopg.connect(host=folder, user="emq", dbname="postgres", autocommit=True)
-
-
-def can_connect(folder: str) -> bool:
-    try:
-        connect(folder).close()
-    except psycopg.OperationalError:
-        return False
-    return True
-
-
-def databases(folder, age):
-    """Settings of a worker on this cluster."""
-    return variant(
-        DATABASES={
-            "default": {
-                "ENGINE": "django.db.backends.postgresql",
-                "NAME": "postgres",
-                "USER": "emq",
-                "HOST": folder,
-                "CONN_MAX_AGE": age,
-                "OPTIONS": {"application_name": "worker"},
-            }
-        }
-    )
+    with cluster() as folder:
+        migrate(folder, "auth")
+        yield folder
 
 
 @pytest.fixture
@@ -114,7 +52,7 @@ def cut(admin) -> int:
 @pytest.mark.parametrize("age", [0, 60, None])
 def test_a_connection_cut_while_idle(probe, client, postgres, admin, age):
     """B104: the first job after the cut succeeds at its first attempt."""
-    with Worker(**databases(postgres, age)) as worker:
+    with Worker(**databases_of(postgres, age)) as worker:
         worker.wait_ready()
         state.count_groups.enqueue("before")
         probe.wait_for(1)
@@ -130,7 +68,7 @@ def test_a_connection_cut_while_idle(probe, client, postgres, admin, age):
 def test_a_connection_cut_in_the_middle_of_a_job(probe, client, postgres, age):
     """B104: that job fails and is retried as usual, the next one does not notice."""
     emq.enqueue_many([state.cut_then_count.job("cut"), state.count_groups.job("next")])
-    burst(**databases(postgres, age))
+    burst(**databases_of(postgres, age))
     assert sorted(mark.split()[0] for mark in probe.marks()) == ["cut", "next"]
     totals = inspector.totals(client, QUEUE)
     assert (totals["completed"], totals["failed"]) == (2, 1)
@@ -140,12 +78,14 @@ KINDS = ["failed query", "autocommit", "aborted", "cursor", "closed"]
 
 
 @pytest.mark.parametrize(("age", "threads"), [(0, "3"), (60, "1"), (60, "3")])
-def test_a_broken_transaction_stays_with_its_job(probe, client, postgres, admin, age, threads):
-    """B105: good jobs after it succeed at their first attempt, and its rows are rolled back."""
+def test_B105_broken_transaction_passes_to_the_next_job(
+    probe, client, postgres, admin, age, threads
+):
+    """Good jobs after it succeed at their first attempt, and its rows are rolled back."""
     for kind in KINDS:
         emq.enqueue_many(state.break_transaction.job(kind) for _ in range(3))
         emq.enqueue_many(state.count_groups.job("good") for _ in range(6))
-    burst("--threads", threads, **databases(postgres, age))
+    burst("--threads", threads, **databases_of(postgres, age))
     marks = probe.marks()
     assert [marks.count(kind) for kind in KINDS] == [3] * 5
     assert len([mark for mark in marks if mark.startswith("good 0 ")]) == 30
@@ -158,7 +98,7 @@ def test_a_search_path_is_gone_with_its_connection(probe, client, postgres):
     """B105: with CONN_MAX_AGE 0, Django's default, nothing of a session reaches the next job."""
     jobs = [state.break_transaction.job("search path"), state.count_groups.job("good")]
     emq.enqueue_many(jobs)
-    burst(**databases(postgres, 0))
+    burst(**databases_of(postgres, 0))
     assert probe.marks()[1].startswith("good 0 ")
 
 
@@ -166,7 +106,7 @@ def test_a_search_path_is_gone_with_its_connection(probe, client, postgres):
 def test_B67_database_connections_of_worker_threads(probe, client, postgres, admin, age):
     """Never more than one for each thread, none when they idle at age 0, none afterwards."""
     most = 0
-    with Worker("--threads", "4", **databases(postgres, age)) as worker:
+    with Worker("--threads", "4", **databases_of(postgres, age)) as worker:
         worker.wait_ready()
         emq.enqueue_many(state.count_groups.job(i) for i in range(200))
         while len(probe.marks()) < 200:
@@ -186,7 +126,7 @@ def test_B67_database_connections_of_worker_threads(probe, client, postgres, adm
 
 def test_connections_of_async_jobs(probe, client, postgres, admin):
     """Queries of async jobs use one thread; its connection is closed again."""
-    with Worker(**databases(postgres, 0)) as worker:
+    with Worker(**databases_of(postgres, 0)) as worker:
         worker.wait_ready()
         emq.enqueue_many(state.acount_groups.job(i) for i in range(20))
         probe.wait_for(20)
@@ -197,7 +137,7 @@ def test_connections_of_async_jobs(probe, client, postgres, admin):
 def test_nothing_is_shared_over_the_fork(probe, postgres, admin, monkeypatch):
     """Supervisor and child never speak over one session; a dead child takes none with it."""
     monkeypatch.setenv("PROBE_QUERY_AT_START", "1")
-    with Worker("--processes", "2", **databases(postgres, None)) as worker:
+    with Worker("--processes", "2", **databases_of(postgres, None)) as worker:
         worker.wait_ready()
         emq.enqueue_many(state.count_groups.job(i) for i in range(20))
         tasks.die.using(max_stalls=1).enqueue()

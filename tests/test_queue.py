@@ -7,8 +7,7 @@ import pytest
 from django.utils import timezone
 
 import django_emq as emq
-from django_emq import connections, inspector, registry, scripts
-from django_emq import queue as queue_module
+from django_emq import admission, connections, inspector, registry, scripts
 from django_emq.ids import is_job_id, mint
 from django_emq.keys import queue_keys
 from tests.conformance import wire
@@ -307,8 +306,8 @@ def test_a_queue_is_entered_again_after_a_minute(client, redis, queue, monkeypat
     redis.flushdb()
     task.enqueue("a")
     assert inspector.queues(client) == []
-    now = queue_module.monotonic()
-    monkeypatch.setattr(queue_module, "monotonic", lambda: now + queue_module.KNOWN)
+    now = admission.monotonic()
+    monkeypatch.setattr(admission, "monotonic", lambda: now + admission.KNOWN)
     task.enqueue("b")
     task.enqueue("c")
     assert inspector.queues(client) == [queue]

@@ -13,6 +13,7 @@ from django_emq.worker.ledger import Ledger
 from django_emq.worker.options import WorkerOptions
 from django_emq.worker.outcome import Outcome
 from django_emq.worker.trips import MUCH, Trips
+from django_emq.worker.turns import Turns
 from tests.conformance.wire import books_balance, enqueue_some, members
 from tests.processes import wait_until
 
@@ -25,7 +26,8 @@ class Yard:
         self.ledger = Ledger(make_page(options), queues)
         self.inbox = SimpleQueue()
         self.outage = Outage(get_logger("worker"), "w")
-        self.trips = Trips(client, options, "w", self.ledger, self.inbox, self.outage)
+        turns = Turns(queues)
+        self.trips = Trips(client, options, turns, "w", self.ledger, self.inbox, self.outage)
 
     def brought(self):
         """Jobs that have come since the last call, oldest first."""

@@ -295,7 +295,7 @@ def test_a_refused_settlement_is_info_with_both_tokens(probe, client, task):
 
 
 def test_the_run_can_see_that_its_lease_is_lost(probe, client):
-    """current_job().lost turns true; an async task is cancelled."""
+    """check() raises, hooks and receivers are called; an async task is cancelled."""
     jobs = [verdicts.mark_when_lost.enqueue(), verdicts.amark_when_cancelled.enqueue()]
     with Worker("--no-sweep", "--lease", "1", "--threads", "2") as worker:
         probe.wait_for(2)
@@ -303,8 +303,16 @@ def test_the_run_can_see_that_its_lease_is_lost(probe, client):
         time.sleep(0.01)  # the leases must have lapsed
         scripts.reap(client, QUEUE, max_stalls=9)
         scripts.claim(client, QUEUE, worker="other", request="1", lease_ms=60_000, count=2)
-        assert sorted(probe.wait_for(4)[2:]) == ["cancelled", "lost"]
+        assert sorted(probe.wait_for(7)[2:]) == [
+            "cancelled",
+            "hook",
+            "lost",
+            "signal tests.probe.verdicts.amark_when_cancelled",
+            "signal tests.probe.verdicts.mark_when_lost",
+        ]
         worker.wait_for("lease lost")
+        line = worker.wait_for("release refused for job")
+    assert jobs[0].id in line
     assert "ERROR" not in worker.output
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from django.contrib import admin
 from django.contrib.admin import AdminSite
 
-from ..models import Morgue, Queue, Server, Worker
+from ..models import Morgue, Outbox, Queue, Server, Worker
+from .outbox import OutboxAdmin
 from .pages import MorgueAdmin, ServerAdmin, WorkerAdmin
 from .queues import QueueAdmin
 
@@ -22,6 +23,7 @@ def register(site: AdminSite) -> None:
     site.register(Morgue, MorgueAdmin)
     site.register(Worker, WorkerAdmin)
     site.register(Server, ServerAdmin)
+    site.register(Outbox, OutboxAdmin)
 
 
 register(admin.site)

@@ -29,7 +29,7 @@ TYPES = {
 # Keys that there are many of: what they hold, and the time to live that they must have.
 FAMILIES = {
     "sent": ("string", DAY_MS), "claims": ("string", DAY_MS), "metrics": ("hash", MINUTE_MS),
-    "unique": ("string", 0), "job": ("list", 0),
+    "fence": ("string", DAY_MS), "unique": ("string", 0), "job": ("list", 0),
 }  # fmt: skip
 # Families whose keys belong to a job, and what is wrong when it is gone.
 OWNED = {b"unique": "unique", b"job": "logs"}

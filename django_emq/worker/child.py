@@ -11,6 +11,7 @@ from types import FrameType
 
 from ..conf import settings
 from ..connections import connect
+from ..relay import relaying
 from .courier import Courier
 from .options import WorkerOptions
 from .page import Page
@@ -38,11 +39,12 @@ def run_child(options: WorkerOptions, page: Page, *, number: int = 0, supervisor
     thread = threading.Thread(target=courier.run, name="emq-courier", daemon=True)
     thread.start()
     try:
-        if options.threads == 1:
-            courier.runners[0].run()
-        else:
-            _run_threads(courier)
-        wait_for(thread)
+        with relaying(client, enabled=options.sweep, begin=courier.hygiene.adopt):
+            if options.threads == 1:
+                courier.runners[0].run()
+            else:
+                _run_threads(courier)
+            wait_for(thread)
     finally:
         restore()
         courier.bell.close()

@@ -59,8 +59,7 @@ class WorkerOptions:
     @property
     def extend_every(self) -> float:
         """Seconds between two extensions: a third of the shortest lease in use."""
-        leases = [registry.get(name).lease_ms / 1000 for name in registry.names()]
-        return min([self.lease, *filter(None, leases)]) / 3
+        return min([self.lease, *(ms / 1000 for ms in registry.leases())]) / 3
 
 
 def lease_of(queues: tuple[str, ...]) -> float:

@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 from ..backoff import DEFAULT, resolve
 from ..conf import Settings, settings
 from ..context import JobContext
-from ..exceptions import Bury, Discard, EmqError, PayloadTooLarge, Retry, Snooze, UnknownTask
+from ..exceptions import (
+    Bury,
+    Discard,
+    EmqError,
+    LeaseLost,
+    PayloadTooLarge,
+    Retry,
+    Snooze,
+    UnknownTask,
+)
 from ..jobs import due_in, shorten
 from ..log import get_logger
 from ..redact import eraser
@@ -74,6 +83,8 @@ def _failed(
         return Outcome("snooze", context, (due_in(error.in_),))
     if isinstance(error, Discard):
         return Outcome("discard", context)
+    if isinstance(error, LeaseLost):
+        return Outcome("release", context)  # refused, if it was lost; and if not, no failure
     if isinstance(error, Bury):
         return Outcome("bury", context, (shorten(erase(error.reason or "buried by its task")), ""))
     if task is None and not isinstance(error, UnknownTask):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
-from typing import Protocol
+from typing import Any, Protocol
 
 from asgiref.sync import sync_to_async
 
@@ -16,10 +18,13 @@ from .. import registry, signing
 from ..conf import settings
 from ..context import JobContext, enter
 from ..jobs import Call, Claimed, decode
+from ..log import get_logger
 from ..registry import AnyTask
 from .hygiene import IDLE, Hygiene, fresh_context
 from .outcome import Outcome, failed, finished
 from .page import Page
+
+logger = get_logger("worker")
 
 # Seconds after which a waiting main thread looks up. A signal may be marked for it while it goes
 # to sleep, and stays so: in a process that is traced (coverage, a debugger) Python 3.11 then lets
@@ -34,6 +39,8 @@ class Desk(Protocol):
     page: Page
     hygiene: Hygiene
     dropped: set[Claimed]
+    awaited: dict[Claimed, Callable[[Any], None]]
+    finished: bool
 
     def deliver(self, outcome: Outcome) -> None:
         """Take an outcome to be settled."""
@@ -98,7 +105,8 @@ class Runner:
         hygiene = desk.hygiene
         if hygiene.needed:
             hygiene.clean()
-        outcome = self._context().run(self._attempt, context)
+        scope = self._context()
+        outcome = scope.run(self._attempt, context)
         if hygiene.needed:
             hygiene.clean()
         self.running = None
@@ -108,7 +116,24 @@ class Runner:
         self.busy += context.seconds
         self.jobs += 1
         if outcome is not None:
-            desk.deliver(outcome)
+            if context.after is None:
+                desk.deliver(outcome)
+            else:
+                scope.run(self._conclude, context, outcome)
+                # So long it held the runner too, which says how many jobs may wait for it.
+                self.busy += monotonic() - started - context.seconds
+
+    def _conclude(self, context: JobContext, outcome: Outcome) -> None:
+        """Deliver an outcome, and tell its verdict to who waits for it, in the job's own scope."""
+        verdicts: SimpleQueue[Any] = SimpleQueue()
+        self.desk.awaited[context.claimed] = verdicts.put
+        self.desk.deliver(outcome)
+        while not self.desk.finished or not verdicts.empty():
+            with suppress(Empty):
+                tell(context, outcome, verdicts.get(timeout=LOOK_UP))
+                break
+        if self.desk.hygiene.needed:
+            self.desk.hygiene.clean()
 
     def _attempt(self, context: JobContext) -> Outcome | None:
         task = None
@@ -127,7 +152,20 @@ class Runner:
                 return None
             return finished(context, task, task.func(*call.args, **call.kwargs))
         except BaseException as error:  # whatever a task raises is the outcome of its job
+            if context.after is not None:
+                context.error = error
             return failed(context, task, error)
+
+
+def tell(context: JobContext, outcome: Outcome, verdict: Any) -> None:
+    """Tell the verdict to who asked for it; an error of theirs costs no runner."""
+    try:
+        if context.after is not None:
+            context.after(outcome, verdict)
+    except BaseException:
+        logger.exception("a receiver failed at the end of %r", context)
+    finally:
+        context.after = context.error = None  # a traceback refers to what refers to it
 
 
 class LoopRunner:
@@ -144,6 +182,8 @@ class LoopRunner:
         self._room = threading.Semaphore(self.limit)
         self._ready: deque[tuple[JobContext, Call, AnyTask]] = deque()
         self._called = False
+        self._telling: set[asyncio.Future[Any]] = set()
+        self._ending = False
         self._context = fresh_context()
         self._rested_at = monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -169,16 +209,22 @@ class LoopRunner:
         if found is None or self._loop is None:
             return False
         context, task = found
-        context.lost = True
+        context.lose()
         self._loop.call_soon_threadsafe(task.cancel)
         return True
 
     def stop(self) -> None:
         """End the loop, once no job runs on it."""
         if self._loop is not None and self._thread is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop.call_soon_threadsafe(self._end)
             self._thread.join(5)
             self._loop = None
+
+    def _end(self) -> None:
+        """Stop the loop, once all have been told their verdicts."""
+        self._ending = True
+        if not self._telling:
+            asyncio.get_running_loop().stop()
 
     def _start(self) -> asyncio.AbstractEventLoop:
         self._loop = loop = asyncio.new_event_loop()
@@ -213,6 +259,8 @@ class LoopRunner:
                 await sync_to_async(self.desk.hygiene.rouse)()
             outcome = finished(context, task, await task.func(*call.args, **call.kwargs))
         except BaseException as error:  # as in Runner: the outcome of its job
+            if context.after is not None:
+                context.error = error
             outcome = failed(context, task, error)
         finally:
             self.running.pop(context.claimed, None)
@@ -222,4 +270,26 @@ class LoopRunner:
         if self.desk.hygiene.strangers:
             await sync_to_async(self.desk.hygiene.clean)()
         context.seconds = monotonic() - started
+        if context.after is None:
+            self.desk.deliver(outcome)
+        else:
+            await self._conclude(context, outcome)
+
+    async def _conclude(self, context: JobContext, outcome: Outcome) -> None:
+        """As in Runner. The loop does not end before this has."""
+        loop = asyncio.get_running_loop()
+        verdict: asyncio.Future[Any] = loop.create_future()
+        self.desk.awaited[context.claimed] = partial(_settle, loop, verdict)
+        self._telling.add(verdict)
         self.desk.deliver(outcome)
+        await sync_to_async(tell)(context, outcome, await verdict)
+        if self.desk.hygiene.strangers:
+            await sync_to_async(self.desk.hygiene.clean)()
+        self._telling.discard(verdict)
+        if self._ending and not self._telling:
+            loop.stop()
+
+
+def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], verdict: Any) -> None:
+    """Give a future its result, from another thread."""
+    loop.call_soon_threadsafe(future.set_result, verdict)

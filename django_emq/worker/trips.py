@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
 from time import monotonic
@@ -47,36 +47,39 @@ class Trip:
     woken: set[str]  # queues whose wake was taken before it left
     want: int
     claimer: int
-    whole: bool  # whether all queues were to be asked
+    all_asked: bool  # no partition was left out
 
 
 class Trips:
     """Moves outcomes and jobs between one process and the server. Only its courier calls it.
 
     :ivar outbox: outcomes to be settled; runners append to it.
+    :ivar awaited: who waits for the verdict on a job.
     :ivar dry: nothing more to claim, until a wake or `look_at`.
     :ivar woken: queues whose wake was taken, so a claim must follow.
-    :ivar look: queues to be asked by the next claim, whoever has the turn.
+    :ivar look: queues to be asked by the next claim, whoever has the turn among partitions.
     """
 
     def __init__(
         self,
         client: Client,
         options: WorkerOptions,
+        turns: Turns,
         worker: str,
         ledger: Ledger,
         inbox: SimpleQueue[Claimed | None],
         outage: Outage,
     ) -> None:
         self.outbox: deque[Outcome] = deque()
+        self.awaited: dict[Claimed, Callable[[Any], None]] = {}
         self.dry = False
         self.woken: set[str] = set()
-        self.turns = Turns(options.queues)
-        self.look = set(options.queues)
+        self.look = set(turns.queues)
         self.look_at = 0.0  # when a dry queue has more without a wake
         self._client = client
         self._line = line_of(client)
         self._options = options
+        self._turns = turns
         self._worker = worker
         self._ledger = ledger
         self._inbox = inbox
@@ -102,7 +105,7 @@ class Trips:
 
     def look_again(self) -> None:
         """Have the next claim ask all queues."""
-        self.dry, self.look = False, set(self.turns.queues)
+        self.look = set(self._turns.queues)
 
     def due(self, want: int, low: bool) -> bool:
         """Whether to leave now: for anything when none is under way, for much beside another."""
@@ -126,11 +129,12 @@ class Trips:
         groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
         for ask in asks[:1]:
             self._claim(batch, ask, want)
-        woken, self.woken = self.woken, set()
-        whole = not self.turns.split or (want > 0 and len(self.look) == len(self.turns.queues))
+        all_asked = len(self.look) == len(self._turns.queues)
+        trip = Trip(groups, outcomes, asks, self.woken, want, claimer, all_asked)
+        self.woken = set()
         if want:
             self.look = set()
-        self._under_way.append(Trip(groups, outcomes, asks, woken, want, claimer, whole))
+        self._under_way.append(trip)
         try:
             self._line.post(batch)
         except EmqError as error:
@@ -181,9 +185,9 @@ class Trips:
         """
         asks = self._unanswered()
         if want or self.woken:
-            if self._options.burst:  # which is over when nobody has more
-                self.look = set(self.turns.queues)
-            new = ((queue, claimer) for queue in self.turns.next(self.woken, self.look))
+            if self._options.burst:  # it is over when nobody has more
+                self.look_again()
+            new = ((queue, claimer) for queue in self._turns.next(self.woken, self.look))
             asks += [ask for ask in new if ask not in self._requests]
         return asks
 
@@ -226,7 +230,7 @@ class Trips:
         self._outage.failed(error)
         outcomes = [outcome for trip in self._under_way for outcome in trip.outcomes]
         self._under_way.clear()
-        self.look = set(self.turns.queues)
+        self.look_again()  # some of them were asked, and their answer is unknown
         self._put_back(outcomes)
 
     def _put_back(self, outcomes: list[Outcome]) -> None:
@@ -246,7 +250,12 @@ class Trips:
 
     def _judged(self, group: list[Outcome], verdicts: list[Any]) -> list[Outcome]:
         quiet = not logger.isEnabledFor(logging.DEBUG)
-        if quiet and group[0].verb == "complete" and verdicts.count(1) == len(group):
+        if (
+            quiet
+            and not self.awaited
+            and group[0].verb == "complete"
+            and verdicts.count(1) == len(group)
+        ):
             jobs = {outcome.context.claimed for outcome in group}
             self._ledger.strike_all(jobs)
             self._doubtful -= jobs
@@ -265,6 +274,8 @@ class Trips:
             self._doubtful.discard(job)
             if verdict != 1 or not quiet:
                 report(outcome, verdict)
+            if job in self.awaited:
+                self.awaited.pop(job)(verdict)
         return left
 
     def _claimed(self, trip: Trip, first: Any) -> None:
@@ -272,9 +283,9 @@ class Trips:
 
         A queue whose wake was taken is asked for nothing at least: that wakes the next worker.
         """
-        if trip.whole:  # else not all have said when they have more
-            self.look_at = monotonic() + BEAT * 2
         left, counted = trip.want, trip.want > 0
+        if not self._turns.split or (counted and trip.all_asked):
+            self.look_at = monotonic() + BEAT * 2
         answer: Claims | EmqError = first
         for number, ask in enumerate(trip.asks):
             if number:
@@ -291,7 +302,7 @@ class Trips:
                 return
             del self._requests[ask]
             left -= len(answer.jobs)
-            self.turns.told(ask[0], rich=counted and left <= 0)
+            self._turns.told(ask[0], rich=counted and left <= 0)
             self._take(ask[0], answer)
         self.dry = counted and left > 0
 

@@ -35,8 +35,8 @@ class Turns:
     def next(self, woken: Set[str], look: Set[str]) -> Sequence[str]:
         """The queues to be asked now.
 
-        :param woken: those for which a wake was taken: they come first.
-        :param look: others that are to be asked.
+        :param woken: queues for which a wake was taken: they come first.
+        :param look: others that are to be asked, whoever has the turn.
         """
         if not self.split:
             return self.queues

@@ -8,9 +8,9 @@ from django.contrib.admin.utils import quote
 from django.urls import reverse
 
 from django_emq import scripts
+from django_emq.admission import push
 from django_emq.ids import mint
 from django_emq.jobs import NewJob
-from django_emq.queue import push
 
 ACTS = ("requeue_job", "remove_job", "cancel_job", "edit_job", "pause_queue", "control_worker")
 VIEWS = ("view_queue", "view_morgue", "view_worker", "view_server")

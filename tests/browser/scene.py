@@ -4,10 +4,10 @@ import json
 import time
 
 from django_emq import scripts
+from django_emq.admission import push
 from django_emq.ids import mint
 from django_emq.jobs import NewJob
 from django_emq.keys import queue_keys
-from django_emq.queue import push
 
 TRACE = """Traceback (most recent call last):
   File "shop/mail.py", line 41, in send_receipt

@@ -1,7 +1,10 @@
 """A queue on a cluster: each verb, workers over several queues, commands and pages."""
 
 import json
+import re
+import sys
 from io import StringIO
+from pathlib import Path
 
 import books
 import pytest
@@ -15,6 +18,10 @@ from django_emq.batches import Batch
 from django_emq.cluster import ClusterClient, Lazy
 from django_emq.keys import queue_keys
 from django_emq.reaper import Reaper
+from django_emq.worker.bell import Bell, Wake
+from django_emq.worker.child import make_page
+from django_emq.worker.courier import Courier
+from django_emq.worker.options import WorkerOptions
 from tests.cluster.servers import free_ports
 from tests.conformance.wire import Clock, enqueue_one
 from tests.field.test_slots import live
@@ -153,6 +160,21 @@ def test_a_worker_over_several_nodes(nodes, client, probe):
         assert balanced(nodes, queue) == set()
 
 
+def test_a_wake_that_is_not_used_is_passed_on(nodes, client):
+    """Woken from two nodes with room for one job: the other queue's wake goes back to its node."""
+    first, second = nodes.queues()[:2]
+    for queue in (first, second):
+        enqueue_one(client, queue)
+        client.raw.delete(queue_keys(queue).wake)  # taken by this worker
+    options = WorkerOptions(queues=(first, second), lease=60)
+    courier = Courier(client, options, make_page(options), leave=sys.exit)
+    courier._woken = {first, second}
+    courier._trip(1)
+    assert [inspector.counts(client, q)["active"] for q in (first, second)] == [1, 0]
+    assert client.raw.llen(queue_keys(second).wake) == 1
+    courier.bell.close()
+
+
 def test_commands_and_pages(nodes, client, admin_client, settings):
     """What people ask with: each works on queues of all nodes."""
     queues = nodes.queues()
@@ -178,6 +200,37 @@ def test_commands_and_pages(nodes, client, admin_client, settings):
     facts = inspector.server(connections.client())
     (wrong,) = [one for one in doctor.judge(facts) if str(one.id).endswith("D003")]
     assert "ClusterConnectionFactory" in str(wrong.hint)
+
+
+def test_rights(nodes, client, settings):
+    """The worker's rights and the three of the page are enough; what is missing has its name."""
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    rules = re.search(r"ACL SETUSER emq-worker on >PASSWORD (.*)", page)[1].split()
+    for node in nodes.nodes:
+        node.ask("ACL", "SETUSER", "plain", "on", ">pw", *rules, "+cluster|slots", "+command")
+    point_at(settings, nodes.url.replace("://", "://plain:pw@"), **nodes.options)
+    queues = nodes.queues()
+    with pytest.raises(emq.ServerRefused, match=r"may not call ASKING. Give it \+asking"):
+        rights.demand(connections.client(), queues, rights.WORKER)
+    for node in nodes.nodes:
+        node.ask("ACL", "SETUSER", "plain", "+asking")
+    own = connections.client()
+    rights.demand(own, queues, rights.WORKER)
+    assert rights.user(own) == "plain"
+    jobs = [tasks.mark.using(queue=queue).enqueue(1).id for queue in queues]
+    assert claim_all(own, queues) == [[job] for job in jobs]
+    bell = Bell()
+    wake = Wake(own, tuple(queues), 0.2, bell)
+    wake.arm()
+    for queue in queues:
+        enqueue_one(client, queue)
+    woken = set()
+    while len(woken) < 3:
+        _, ready = bell.wait(10)
+        assert ready
+        woken |= wake.collect(ready)
+    wake.drop()
+    bell.close()
 
 
 def test_waiting_for_replicas(nodes, client):

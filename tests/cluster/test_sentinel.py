@@ -4,6 +4,8 @@ import contextlib
 import json
 
 import pytest
+from redis import exceptions
+from redis.sentinel import MasterNotFoundError
 
 import django_emq as emq
 from django_emq import connections, inspector, scripts
@@ -16,6 +18,7 @@ from tests.processes import Worker, wait_until
 
 QUEUE = "watched"
 JOBS = 150
+REFUSED = emq.ServerRefused
 
 
 @pytest.fixture
@@ -61,6 +64,28 @@ def test_the_primary_dies_with_a_sentinel(trio, probe):
     assert client.raw.info("replication")["role"] == "master"
     assert books_balance(client, QUEUE) == {}
     assert twice(new, QUEUE) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (MasterNotFoundError("No master found for 'jobs'"), emq.OutcomeUnknown),
+        (exceptions.ConnectionError("The previous master is now a slave"), emq.OutcomeUnknown),
+        (exceptions.RedisClusterException("cannot be connected"), emq.OutcomeUnknown),
+        (exceptions.ReadOnlyError("You can't write against a read only replica."), REFUSED),
+        (exceptions.ResponseError("NOREPLICAS Not enough good replicas to write."), REFUSED),
+        (exceptions.SlotNotCoveredError("Slot 1 not covered by the cluster."), REFUSED),
+        (exceptions.ClusterDownError("CLUSTERDOWN Hash slot not served"), REFUSED),
+        (exceptions.ClusterError("TTL exhausted."), REFUSED),
+        (exceptions.TryAgainError("Multiple keys request during rehashing"), REFUSED),
+        (exceptions.MovedError("3999 127.0.0.1:6381"), REFUSED),
+        (exceptions.AskError("3999 127.0.0.1:6381"), REFUSED),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_a_failover_raises(error, kind):
+    """Where a server says no, nothing was stored; where nobody says anything, nobody knows."""
+    assert type(connections.typed(error)) is kind
 
 
 def test_no_sentinel_answers(settings):

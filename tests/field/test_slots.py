@@ -92,6 +92,7 @@ def live(client, queue):
     scripts.requeue(client, queue, [late])
     scripts.remove(client, queue, [late])
     scripts.state(client, queue, one)
+    scripts.forget(client, queue, ["p"], grace_ms=1)
     scripts.gate(client, queue)
     scripts.trim(client, queue, dead_max=1, dead_ttl_ms=10**9)
     Reaper(client, (queue,), interval=1).run_once()

@@ -12,7 +12,7 @@ class ProbeConfig(AppConfig):
 
     def ready(self):
         """Register the tasks that are not in tasks.py, and have workers beat as BEAT_EVERY says."""
-        for module in ("state", "verdicts"):
+        for module in ("effects", "state", "verdicts"):
             import_module(f"tests.probe.{module}")
         if every := os.environ.get("BEAT_EVERY"):
             # Before the worker's modules take the number over: no test waits for ten seconds.

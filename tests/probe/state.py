@@ -7,6 +7,7 @@ import threading
 
 from django.contrib.auth.models import Group
 from django.core import checks
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import connection, connections, transaction
 from django.db.backends.signals import connection_created
 from django.utils import timezone, translation
@@ -139,3 +140,19 @@ def break_transaction(kind):
 
 
 _kept = []
+
+
+@emq.task(max_attempts=3, backoff=0)
+def rename(pk):
+    """Needs a row that may be gone."""
+    Group.objects.get(pk=pk)
+
+
+def _unless_gone(failures, error):
+    return None if isinstance(error, ObjectDoesNotExist) else 0
+
+
+@emq.task(name="probe.rename_or_give_up", max_attempts=3, backoff=_unless_gone)
+def rename_or_give_up(pk):
+    """The same, and one that is gone does not come back."""
+    Group.objects.get(pk=pk)

@@ -10,6 +10,7 @@ from django.core.cache import caches
 from django.views.decorators.debug import sensitive_variables
 
 import django_emq as emq
+from django_emq.signals import lease_lost
 from tests.probe.tasks import _append
 
 
@@ -177,12 +178,18 @@ def mark_nap_boom(x, seconds):
 
 @emq.task
 def mark_when_lost():
-    """Wait until this run has lost its lease."""
+    """Wait until this run has lost its lease, and have all be told that can be."""
     job = emq.current_job()
+    job.on_lost(lambda: _append("hook"))
+    lease_lost.connect(lambda job, **_: _append(f"signal {job.task}"), weak=False)
     _append("waiting")
-    while not job.lost:
-        time.sleep(0.01)
-    _append("lost")
+    try:
+        while True:
+            job.check()
+            time.sleep(0.01)
+    except emq.LeaseLost:
+        _append("lost")
+        raise
 
 
 @emq.task

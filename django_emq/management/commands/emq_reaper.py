@@ -10,8 +10,9 @@ from contextlib import suppress
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import Error
 
-from django_emq import connections, inspector, rights, scripts
+from django_emq import connections, inspector, relay, rights, scripts
 from django_emq.conf import settings
 from django_emq.connections import Client
 from django_emq.exceptions import EmqError, ServerRefused
@@ -22,7 +23,8 @@ from ._base import EmqCommand, all_parts, positive, read_queues, seconds
 
 QUEUES_MAX = 100  # whose keys are asked about at the start
 HELP = """\
-Sweep queues: take back jobs whose worker is lost, make due jobs ready, trim the morgue.
+Sweep queues: take back jobs whose worker is lost, make due jobs ready, trim the morgue, and push
+what waits in the outbox, where one is used.
 
   manage.py emq_reaper                        all queues, every 2 seconds
   manage.py emq_reaper mail --interval 0.5    one queue, twice a second
@@ -61,7 +63,8 @@ class Command(EmqCommand):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             signal.signal(number, lambda *_: reaper.stop())
         self.say(f"reaper ready: {', '.join(folded(queues)) or 'all queues'}")
-        reaper.run()
+        with relay.relaying(client):
+            reaper.run()
         self.say(self.summary(reaper))
 
     def allowed(self, client: Client, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -81,7 +84,10 @@ class Command(EmqCommand):
         try:
             for queue in reaper.queues or tuple(inspector.queues(reaper.client)):
                 reaper.sweep(queue, seconds=math.inf)
-        except EmqError as error:
+            relays = relay.Relay(reaper.client, relay.watched())
+            for database in relays.databases:
+                relays.drain(database)
+        except (EmqError, Error) as error:
             raise CommandError(f"The sweep did not end: {error}") from error
         self.say(self.summary(reaper))
 

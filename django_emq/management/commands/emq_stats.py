@@ -9,8 +9,9 @@ from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError
+from django.db import Error
 
-from django_emq import connections, inspector
+from django_emq import connections, inspector, relay
 from django_emq.exceptions import EmqError
 from django_emq.inspector import QueueStats, Worker
 from django_emq.partitions import families, folded
@@ -18,7 +19,8 @@ from django_emq.partitions import families, folded
 from ._base import EmqCommand, all_parts, plain, read_queues, seconds
 
 HELP = """\
-Show the queues (jobs in each set, oldest waiting, jobs a minute) and the workers.
+Show the queues (jobs in each set, oldest waiting, jobs a minute), the workers, and what waits in
+the outbox, where one is used.
 
   manage.py emq_stats                  once
   manage.py emq_stats mail --watch     one queue, again every 2 seconds until Ctrl-C
@@ -68,7 +70,7 @@ class Command(EmqCommand):
                 time.sleep(max(options["interval"], 0.1))
         except KeyboardInterrupt:
             return
-        except EmqError as error:
+        except (EmqError, Error) as error:
             raise CommandError(str(error)) from error
 
     def read(self, queues: tuple[str, ...], *, each: bool) -> list[QueueStats]:
@@ -83,10 +85,12 @@ class Command(EmqCommand):
     def show(self, stats: list[QueueStats], *, as_json: bool, clear: bool) -> None:
         """Print the figures, and the workers."""
         workers = inspector.workers(connections.client())
+        outboxes = list(map(relay.waiting, relay.watched()))
         if as_json:
             facts = {
                 "queues": [asdict(queue) for queue in stats],
                 "workers": [asdict(worker) for worker in workers],
+                "outboxes": [waiting._asdict() for waiting in outboxes],
             }
             self.say(json.dumps(facts, default=str))
             return
@@ -96,6 +100,8 @@ class Command(EmqCommand):
         for queue in stats:
             if queue.paused:
                 self.say(plain(pause_line(queue)))
+        for waiting in outboxes:
+            self.say(outbox_line(waiting))
         self.say("")
         if workers:
             headings = ("worker", *FACTS.values(), "last beat")
@@ -125,6 +131,12 @@ def pause_line(stats: QueueStats) -> str:
     if stats.paused_by:
         parts.append(f"by {stats.paused_by}")
     return " ".join(parts) + (f": {stats.paused_why}" if stats.paused_why else "")
+
+
+def outbox_line(waiting: relay.Waiting) -> str:
+    """How many rows wait in an outbox, and for how long."""
+    oldest = "" if waiting.oldest_s is None else f", the oldest {inspector.span(waiting.oldest_s)}"
+    return f"outbox of {waiting.database}: {waiting.rows:,} rows, {waiting.jobs:,} jobs{oldest}"
 
 
 def worker_row(worker: Worker) -> tuple[str, ...]:
