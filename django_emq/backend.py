@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, ParamSpec, TypeVar
 
 from django.apps import apps
+from django.conf import settings
 from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
@@ -56,12 +57,19 @@ class EMQTask(AnyTask):
     :ivar backoff: seconds, a timedelta, a policy of `backoff`, or a callable that takes the
         exception and the task result, and answers seconds or None for no further attempt.
     :ivar lease: how long a claim holds before it must be extended; None for the worker's.
+
+    The others are those of `registry.Task`.
     """
 
     max_attempts: int | None = None
     max_stalls: int | None = None
     backoff: Any = None
     lease: Seconds | None = None
+    wait_replicas: int | None = None
+    fence_key: str | None = None
+    on_commit: bool | str | None = None
+    outbox: bool | str | None = None
+    partition_key: str | None = None
 
     def using(
         self,
@@ -83,6 +91,9 @@ class EMQTask(AnyTask):
         return replace(self, **{name: v for name, v in changes.items() if v is not None})
 
 
+OWN = tuple({one.name for one in fields(EMQTask)} - {one.name for one in fields(AnyTask)})
+
+
 class EMQBackend(BaseTaskBackend):
     """Runs Django's tasks as jobs of the queue; their results are read from the jobs' rows.
 
@@ -95,10 +106,6 @@ class EMQBackend(BaseTaskBackend):
     supports_async_task = True
     supports_get_result = True
     supports_priority = True
-
-    def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        super().__init__(alias, params)
-        self._performers: dict[AnyTask, registry.AnyTask] = {}
 
     @cached_property
     def emq_options(self) -> TaskOptions:
@@ -135,33 +142,22 @@ class EMQBackend(BaseTaskBackend):
             row += ("run_after", due.isoformat())
         if run_at is not None and timezone.is_naive(run_at):  # without USE_TZ
             run_at = timezone.make_aware(run_at)
-        max_attempts = getattr(task, "max_attempts", None)
-        backoff = getattr(task, "backoff", None)
+        # A task of Django's own class has none of these.
+        own = {name: getattr(task, name, None) for name in OWN}
         if defaults is not None:
-            max_attempts = max_attempts or defaults.max_attempts
-            backoff = defaults.backoff if backoff is None else backoff
+            own["max_attempts"] = own["max_attempts"] or defaults.max_attempts
+            own["backoff"] = defaults.backoff if own["backoff"] is None else own["backoff"]
         made: registry.AnyTask = registry.Task(
             func=task.func,
             name=task.module_path,
             queue=task.queue_name,
             priority=int(task.priority),
-            max_attempts=max_attempts,
-            max_stalls=getattr(task, "max_stalls", None),
-            backoff=backoff,
-            lease=getattr(task, "lease", None),
             result_ttl=defaults.result_ttl if defaults is not None else 0,
             run_in=run_in,
             run_at=run_at,
+            **own,
         )
         object.__setattr__(made, "fields", made.fields + row)
-        return made
-
-    def performer(self, task: AnyTask) -> registry.AnyTask:
-        """The task that a worker runs for the jobs of a task."""
-        made = self._performers.get(task)
-        if made is None:
-            face = self.face(task, self.emq_options)
-            made = self._performers[task] = performer(face, takes_context=task.takes_context)
         return made
 
     def enqueue(self, task: Task[P, R], args: Any, kwargs: Any) -> TaskResult[P, R]:
@@ -219,6 +215,11 @@ def _json(value: Iterable[Any]) -> Any:
     return json.loads(json.dumps(normalize_json(value)))
 
 
+# By path: for which task, under which settings, and what a worker runs for it. Each job has a
+# context of its own, and so Django makes a backend for each job: none of them can keep this.
+_performers: dict[str, tuple[AnyTask, object, registry.AnyTask]] = {}
+
+
 def find(name: str) -> registry.AnyTask | None:
     """What a worker runs for a job whose payload names a task of Django's; None for no such task.
 
@@ -228,13 +229,20 @@ def find(name: str) -> registry.AnyTask | None:
     task = results.locate(name)
     if task is None:
         return None
+    aliases = getattr(settings, "TASKS", None)
+    known = _performers.get(name)
+    if known is not None and known[0] is task and known[1] is aliases:
+        return known[2]
     backend = task.get_backend()
     if not isinstance(backend, EMQBackend):  # a job of `using(backend=…)`
         others = [one for one in task_backends.all() if isinstance(one, EMQBackend)]
         if not others:
             return None
         backend = others[0]
-    return backend.performer(task)
+    face = backend.face(task, backend.emq_options)
+    made = performer(face, takes_context=task.takes_context)
+    _performers[name] = (task, aliases, made)
+    return made
 
 
 registry.finders.append(find)

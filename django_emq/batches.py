@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .connections import Client, Noted, Parse, Script
+from .exceptions import EmqError
 
 
 class Batch:
@@ -127,7 +128,11 @@ class InTurn(Line):
 
     def collect(self) -> list[Any]:
         """Send the batch that was posted first."""
-        return self._posted.popleft().send()
+        try:
+            return self._posted.popleft().send()
+        except EmqError:
+            self.drop()  # those behind it, too: nobody waits for them any more
+            raise
 
 
 def line_of(client: Client) -> Line:

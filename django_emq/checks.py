@@ -73,14 +73,14 @@ def check(**kwargs: object) -> list[CheckMessage]:
 
 
 def _partitions(values: Settings) -> list[CheckMessage]:
-    """E013: no task has a queue that is called like a partition of another queue."""
+    """E015: no task has a queue that is called like a partition of another queue."""
     queues = {name: registry.get(name).queue for name in registry.names()}
     return [
         Error(
             f"Task {name} has the queue {queue!r}. {conf.taken(queue, values.whole(queue))}",
             hint=f"Did you mean queue={values.whole(queue)!r}? partition_key says which partition "
             "takes a job.",
-            id="django_emq.E013",
+            id="django_emq.E015",
         )
         for name, queue in queues.items()
         if queue and values.whole(queue) != queue

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
+from time import monotonic
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
@@ -26,6 +27,8 @@ from .pools import MAX_CONNECTIONS, inherited, never
 
 T = TypeVar("T")
 
+LOOK_EVERY = 0.2  # seconds between two looks at which node has which slot
+MOVED = (exceptions.AskError, exceptions.ConnectionError, exceptions.TimeoutError, OSError)
 PART = 1 << 64  # cursors of one node; the number of the node stands above
 _lock = threading.Lock()
 
@@ -139,6 +142,7 @@ class ClusterClient(Client):
         # This one is no RedisError: no node of the cluster answers, or none has the slot.
         self.failures = (*self.failures, exceptions.RedisClusterException)
         self._warm_at: dict[str, set[str]] = {}  # scripts by node
+        self._look_at = 0.0  # when the slots may be looked for again
 
     def words(self, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
         """Name a key that nobody writes as well, see `keys.whole`.
@@ -189,8 +193,8 @@ class ClusterClient(Client):
                 pipeline.execute_command(command, name, *words)
             return list(pipeline.execute(raise_on_error=False))
         except self.failures as error:
-            self._look_again()
-            return [error for _ in calls]
+            failure = self.failed(error)
+            return [failure for _ in calls]
 
     def gather(self, build: Callable[[Any], object]) -> list[Any]:
         """The answers to reads, those of one node in one round trip.
@@ -222,10 +226,13 @@ class ClusterClient(Client):
 
     def _look_again(self) -> None:
         """Ask the cluster which node has which slot: a replica may have taken over."""
+        if monotonic() < self._look_at:  # somebody has just done it
+            return
         try:
             self.raw.nodes_manager.initialize()
-        except self.failures as error:
-            self.failed(error)
+        except self.failures:
+            self.raw.forget()
+        self._look_at = monotonic() + LOOK_EVERY
 
     def load(self, calls: Iterable[Noted]) -> None:
         """Load the scripts of calls, each on the node that has the keys."""
@@ -289,11 +296,11 @@ class ClusterClient(Client):
         return self.read(step)
 
     def failed(self, error: Exception) -> EmqError:
-        """Type an error, and find out anew where the slots are when it says that they moved."""
-        if isinstance(error, exceptions.AskError):
-            self._look_again()
-        elif isinstance(error, exceptions.RedisClusterException):
+        """Type an error, and find out where the slots are when it may mean that they moved."""
+        if isinstance(error, exceptions.RedisClusterException):
             self.raw.forget()
+        elif isinstance(error, MOVED):
+            self._look_again()
         return super().failed(error)
 
     def close(self) -> None:

@@ -44,10 +44,10 @@ class QueueSettings:
     max_attempts: int
     max_stalls: int
     backoff: Policy
-    wait_replicas: int  # that shall have a job before enqueue answers
-    wait_timeout: float | None  # seconds
-    on_commit: bool | str
-    outbox: bool | str
+    wait_replicas: int = 0  # that shall have a job before enqueue answers
+    wait_timeout: float | None = None  # seconds
+    on_commit: bool | str = False
+    outbox: bool | str = False
     partitions: int = 0  # queues that its jobs are spread over; 0 for none but itself
 
 

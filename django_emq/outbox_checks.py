@@ -48,7 +48,7 @@ def check_aliases(**kwargs: object) -> list[CheckMessage]:
 
 
 def check_tables(**kwargs: Any) -> list[CheckMessage]:
-    """W005, with ``check --database``: the table is there."""
+    """W006, with ``check --database``: the table is there."""
     asked: Sequence[str] = kwargs.get("databases") or ()
     if check_aliases() or conf.problems():
         return []
@@ -57,7 +57,7 @@ def check_tables(**kwargs: Any) -> list[CheckMessage]:
             f"The outbox is in the database {alias!r}, which has no table "
             f"{Outbox._meta.db_table!r}: each enqueue that uses it will fail.",
             hint=f"Run manage.py migrate django_emq --database {alias}.",
-            id="django_emq.W005",
+            id="django_emq.W006",
         )
         for alias in watched()
         if alias in asked and not has_table(alias)

@@ -217,7 +217,9 @@ def register(task: Task[P, R]) -> Task[P, R]:
 
 def get(name: str) -> Task[..., Any]:
     """The task of this name. Raises UnknownTask with the nearest known one."""
-    task = find(name)
+    task = _tasks.get(name)
+    if task is None:
+        task = next(filter(None, (look(name) for look in finders)), None)
     if task is None:
         raise UnknownTask(_unknown("task", name, list(_tasks)))
     return task
@@ -225,10 +227,10 @@ def get(name: str) -> Task[..., Any]:
 
 def find(name: str) -> Task[..., Any] | None:
     """The task of this name, or None."""
-    task = _tasks.get(name)
-    if task is None:
-        return next(filter(None, (look(name) for look in finders)), None)
-    return task
+    try:
+        return get(name)
+    except UnknownTask:
+        return None
 
 
 def note_lease(lease_ms: int) -> None:

@@ -17,6 +17,7 @@ from django.apps import apps
 from django.conf import settings
 from django.utils import timezone
 
+from . import conf
 from .compat import AnyResult, AnyTask, Task, TaskError, TaskResult, TaskResultStatus
 from .connections import Client
 from .exceptions import UnknownTask
@@ -55,7 +56,7 @@ def read(
 
     :param elsewhere: look into all other queues too.
     """
-    asked = sorted(queues)
+    asked = sorted(part for queue in queues for part in conf.settings().parts(queue))
     found = _read(client, job_id, asked)
     if found is None and elsewhere:
         found = _read(client, job_id, [q for q in known_queues(client) if q not in asked])
@@ -135,12 +136,15 @@ def _task(path: str, queue: str, words: dict[str, str]) -> AnyTask:
     found = locate(path)
     if found is None:
         raise UnknownTask(f"There is no task {path!r} here. Was its function moved or renamed?")
-    return found.using(
-        priority=number(words.get("priority")),
-        queue_name=queue,
-        run_after=datetime.fromisoformat(words["run_after"]) if "run_after" in words else None,
-        backend=words["backend"],
-    )
+    options: dict[str, Any] = {
+        "priority": number(words.get("priority")),
+        "queue_name": conf.settings().whole(queue),
+        "backend": words["backend"],
+        "run_after": datetime.fromisoformat(words["run_after"]) if "run_after" in words else None,
+    }
+    # Making a task means to validate it, which the usual job can do without.
+    usual = all(getattr(found, name) == value for name, value in options.items())
+    return found if usual else found.using(**options)
 
 
 def _lines(words: dict[str, str], name: str) -> list[str]:

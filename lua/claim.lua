@@ -21,12 +21,12 @@
 -- ARGV[8] trail_all  the same for claims that are nothing special
 -- ARGV[9] fences     prefix of the last number of each resource that a row names (fence_key)
 --
--- Returns {next_ms, receipt, fences, id, payload, token, failures, id, payload, token, failures, …}.
+-- Returns {next_ms, receipt, fences, id, payload, token, failures, id, payload, token, …}.
 --         receipt is "<request> <id>:<token> …". next_ms is the time until a job falls due or
 --         the rate limit lets one pass, -1 for no such time; it is told only when fewer than
---         count jobs were found. fences is "<place>:<number> …" of the jobs whose row names
---         a resource, counted from 0 in the order of the jobs; each claim for a resource has a higher number
---         than the last one, whatever the job.
+--         count jobs were found. fences is "<place>:<number> …" of the jobs whose row names a
+--         resource, counted from 0 in the order of the jobs; each claim for a resource has a
+--         higher number than the last one, whatever the job.
 --
 -- A row that is not sound never reaches a worker: its id goes to the morgue with a reason,
 -- and the next one is served.

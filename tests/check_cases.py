@@ -130,7 +130,7 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("E011", {"emq": {"BACKOFF": "no.such.policy"}}),
     ("E012", {"emq": {"DEFAULT_QUEUE": "emq"}}),
     ("E012", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "mail.5": {}}}}),
-    ("E013", {"emq": {"QUEUES": {"numbered": {"PARTITIONS": 2}}}}),
+    ("E015", {"emq": {"QUEUES": {"numbered": {"PARTITIONS": 2}}}}),
     ("E020", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TLL": 60}}}),
     ("E020", {"tasks": {"BACKEND": "tests.check_cases.OwnBackend", "OPTIONS": {"LEASE": 60}}}),
     ("E021", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TTL": 0}}}),
@@ -220,7 +220,7 @@ SILENT: list[tuple[str, dict[str, Any]]] = [
     ("E007", {"other": alias("redis://b/1", CLIENT_CLASS="no.such.Thing")}),
     ("E010 E011", {"emq": {"LEASE": 60, "QUEUES": {"mail": {"LEASE": 60}}}}),
     ("E012", {"emq": {"PREFIX": "shop", "DEFAULT_QUEUE": "emq"}}),
-    ("E012 E013", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "numbered": {}, "mail.x": {}}}}),
+    ("E012 E015", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "numbered": {}, "mail.x": {}}}}),
     ("E020", {"tasks": {"BACKEND": "no.such.Backend", "OPTIONS": {"RESULT_TLL": 60}}}),
     (
         "E020 E021",

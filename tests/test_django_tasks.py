@@ -11,7 +11,8 @@ import django
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
-from django.test import TestCase
+from django.db import transaction
+from django.test import TestCase, override_settings
 from django.utils import timezone
 
 import django_emq as emq
@@ -33,7 +34,9 @@ from tests import helpers
 from tests.helpers import QUEUE
 from tests.probe import native
 from tests.probe import tasks as own
+from tests.test_on_commit import rolled_back
 
+BACKENDS = compat.BaseTaskBackend.__module__.removesuffix(".base")
 READY, RUNNING, FAILED, SUCCESSFUL = TaskResultStatus
 
 
@@ -48,6 +51,11 @@ class TestConformance(TaskBackendSuite, TestCase):
 
     def run_enqueued(self) -> None:
         burst()
+
+
+@override_settings(TASKS={"default": {"BACKEND": f"{BACKENDS}.immediate.ImmediateBackend"}})
+class TestSuite(TaskBackendSuite, TestCase):
+    """The suite asks for no more than Django's own backend does."""
 
 
 @pytest.fixture
@@ -246,7 +254,7 @@ def test_a_module_that_breaks_is_a_failed_attempt(monkeypatch, tmp_path):
 
 def test_a_job_needs_a_backend_that_is_this_one(settings):
     """Without an alias of EMQBackend in TASKS the tasks of Django's API are not run."""
-    dummy = compat.BaseTaskBackend.__module__.replace(".base", ".dummy.DummyBackend")
+    dummy = f"{BACKENDS}.dummy.DummyBackend"
     both = {"default": {"BACKEND": dummy}, "emq": {"BACKEND": "django_emq.backend.EMQBackend"}}
     settings.TASKS = both
     assert registry.get(tasks.nothing.module_path).keep_ms == 86_400_000
@@ -257,6 +265,17 @@ def test_a_job_needs_a_backend_that_is_this_one(settings):
     settings.TASKS = {"default": {"BACKEND": dummy}}
     with pytest.raises(emq.UnknownTask):
         registry.get(tasks.nothing.module_path)
+
+
+def test_in_the_tests_of_a_project(probe, signals, emq):
+    """`django_emq.testing` runs them as it runs the queue's own, signals included."""
+    result = native.flaky.enqueue(1)
+    emq.run_until_empty(raises=False)
+    result.refresh()
+    assert (result.status, result.attempts, len(result.errors)) == (SUCCESSFUL, 2, 1)
+    assert [name for name, *_ in signals] == ["started", "started", "finished"]
+    with emq.inline():
+        assert tasks.aecho.get_result(tasks.aecho.enqueue(1).id).return_value == [[1], {}]
 
 
 def test_both_kinds_share_a_queue(probe):
@@ -427,6 +446,36 @@ def test_bad_options_of_the_backend(settings):
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if app != "django_emq"]
     (message,) = task_backends["default"].check()
     assert message.id == "django_emq.E020"
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("way", ["on_commit", "outbox"])
+def test_after_the_commit(way):
+    """The result is known before, can be read after, and never is after a rollback."""
+    task = tasks.echo.using(**{way: True})
+    with rolled_back():
+        never = task.enqueue(0)
+    with transaction.atomic():
+        result = task.enqueue(1)
+        with pytest.raises(TaskResultDoesNotExist):
+            result.refresh()
+    before = asdict(result)
+    result.refresh()
+    assert asdict(result) == before
+    assert ended(result).return_value == [[1], {}]
+    with pytest.raises(TaskResultDoesNotExist):
+        never.refresh()
+
+
+def test_a_queue_in_partitions(settings):
+    """The result names the queue that people know."""
+    settings.EMQ = {**settings.EMQ, "QUEUES": {"default": {"PARTITIONS": 3}}}
+    results = [tasks.echo.using(partition_key=f"k{n}").enqueue(n) for n in range(6)]
+    burst()
+    for number, result in enumerate(results):
+        result.refresh()
+        assert result.return_value == [[number], {}]
+        assert tasks.echo.get_result(result.id).task.queue_name == "default"
 
 
 def test_nan_is_no_json():

@@ -1,14 +1,19 @@
 """A run is told that its lease is lost."""
 
 import threading
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
 import django_emq as emq
 from django_emq.context import JobContext
-from django_emq.jobs import Claimed
+from django_emq.jobs import Call, Claimed
 from django_emq.signals import lease_lost
+from django_emq.worker.hygiene import Hygiene
 from django_emq.worker.outcome import failed
+from django_emq.worker.page import Page
+from django_emq.worker.runner import LoopRunner
 from tests.processes import PATIENCE
 
 
@@ -91,3 +96,38 @@ def test_a_hook_that_comes_late_is_called_at_once(job):
     called = []
     job.on_lost(lambda: called.append(threading.current_thread()))
     assert called == [threading.current_thread()]
+
+
+def test_an_async_job_that_is_lost_before_it_starts_never_does():
+    """It waits for a loop that is busy; its place is free for the next one."""
+    outcomes, busy, free, ran = SimpleQueue(), threading.Event(), threading.Event(), []
+
+    async def block():
+        busy.set()
+        free.wait(PATIENCE)
+
+    async def run(number):
+        ran.append(number)
+
+    desk = SimpleNamespace(
+        page=Page(2), hygiene=Hygiene(), dropped=set(), deliver=outcomes.put, lease=15.0
+    )
+    loop = LoopRunner(desk, range(2))
+
+    def submit(function, *args):
+        job = Claimed(b"JOB%d" % len(args), b"{}", 1, 0, "q", 0.0)
+        context = JobContext(job, 15.0, lambda: 0.0)
+        loop.submit(context, Call("t", list(args), {}), emq.Task(function, "t"))
+        return job
+
+    submit(block)
+    assert busy.wait(PATIENCE)
+    lost = submit(run, 1)
+    assert not loop.cancel(lost)
+    desk.dropped.add(lost)
+    free.set()
+    submit(run, 2)
+    outcomes.get(timeout=PATIENCE)
+    outcomes.get(timeout=PATIENCE)
+    loop.stop()
+    assert (ran, desk.dropped) == ([2], set())

@@ -7,8 +7,9 @@ import pytest
 from django.db import transaction
 from django.test import TestCase
 
-from django_emq import connections, inspector
+from django_emq import connections, inspector, scripts
 from django_emq.conf import settings as conf
+from django_emq.exceptions import JobGone, StaleToken
 from django_emq.models import Effect
 from django_emq.testing import EmqMixin
 from tests.probe import effects as tasks
@@ -120,12 +121,27 @@ def test_a_verdict_is_no_error(emq):
     assert verbs == ["snooze", "complete"]
 
 
+@pytest.mark.parametrize(
+    ("verb", "runs"),
+    [("requeue", [(1, StaleToken), (3, type(None))]), ("remove", [(1, JobGone)])],
+)
+def test_a_late_run_is_told_of(emq, verb, runs):
+    tasks.lose_itself.enqueue(verb)
+    assert [(run.token, type(run.refused)) for run in emq.run_until_empty()] == runs
+
+
 def test_time_passes_without_waiting(emq):
     tasks.pay.using(run_in=3600).enqueue(1, 100)
     emq.advance(3590)
     assert emq.run_until_empty() == []
     emq.advance(11)
     assert len(emq.run_until_empty()) == 1
+
+
+def test_a_paused_queue_is_not_waited_for(emq):
+    job = tasks.pay.enqueue(1, 100)
+    scripts.pause(connections.client(), job.queue)
+    assert emq.run_until_empty(scheduled=True) == []
 
 
 def test_a_job_without_end_is_noticed(emq, monkeypatch):
@@ -170,6 +186,13 @@ def test_a_crash_rolls_back_and_the_job_runs_again(emq, point):
     assert Effect.objects.get().token == (1 if point == "complete" else 2)
 
 
+def test_a_commit_that_never_comes_is_a_rollback(emq):
+    tasks.pay_in_one_transaction.enqueue(1, 100)
+    with emq.crash_at("RELEASE"):
+        assert len(emq.run_until_empty(raises=False)) == 2
+    assert payments() == [(1, 100)]
+
+
 def test_a_crash_that_never_comes_is_an_error(emq):
     tasks.pay_carelessly.enqueue(1, 100)
     with (
@@ -186,6 +209,7 @@ def one_payment():
 def test_explore_finds_nothing_wrong_with_an_effect(emq):
     """At each statement and before the settlement, by a crash and by another run."""
     tried = emq.explore(lambda: tasks.pay.enqueue(1, 100), one_payment)
+    assert not any(": SAVEPOINT" in name for name in tried)
     kinds = [name.split(":")[0].rpartition(" ")[0] for name in tried]
     assert kinds.count("crash at") > 5
     assert kinds.count("another run at") >= 1

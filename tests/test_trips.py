@@ -5,6 +5,8 @@ from queue import SimpleQueue
 import pytest
 
 from django_emq import inspector
+from django_emq.calls import SCRIPTS
+from django_emq.connections import Script
 from django_emq.context import JobContext
 from django_emq.log import Outage, get_logger
 from django_emq.worker.appetite import CHUNK
@@ -13,7 +15,6 @@ from django_emq.worker.ledger import Ledger
 from django_emq.worker.options import WorkerOptions
 from django_emq.worker.outcome import Outcome
 from django_emq.worker.trips import MUCH, Trips
-from django_emq.worker.turns import Turns
 from tests.conformance.wire import books_balance, enqueue_some, members
 from tests.processes import wait_until
 
@@ -26,8 +27,7 @@ class Yard:
         self.ledger = Ledger(make_page(options), queues)
         self.inbox = SimpleQueue()
         self.outage = Outage(get_logger("worker"), "w")
-        turns = Turns(queues)
-        self.trips = Trips(client, options, turns, "w", self.ledger, self.inbox, self.outage)
+        self.trips = Trips(client, options, "w", self.ledger, self.inbox, self.outage)
 
     def brought(self):
         """Jobs that have come since the last call, oldest first."""
@@ -127,6 +127,27 @@ def test_both_trips_are_lost_with_the_connection(client, queue, yard, sent):
     assert set(members(client, queue, "active")) == set(ids[2 * CHUNK :])
     assert not yard.outage.retry_at
     books_balance(client, queue)
+
+
+def test_an_answer_that_cannot_be_read(client, queue, yard, monkeypatch):
+    """A fault of ours: both trips are sent again, and no answer is taken for another one."""
+    ids = enqueue_some(client, queue, 2 * MUCH)
+    yard.trips.leave(MUCH)
+    yard.trips.arrive()
+    yard.deliver(yard.brought())
+    with monkeypatch.context() as patch:
+        patch.setitem(SCRIPTS, "claim", Script("claim", b"return {1}"))
+        yard.trips.leave(1)
+    yard.trips.leave(MUCH)
+    with pytest.raises(StopIteration):
+        yard.trips.arrive()
+    assert not yard.trips.under_way
+    assert len(yard.trips.outbox) == MUCH
+    yard.trips.leave(2 * MUCH)
+    yard.trips.arrive()
+    assert yard.trips.settle_all()
+    assert [job.id.decode() for job in yard.brought()] == ids[MUCH:]
+    assert totals(client, queue) == {"claimed": 2 * MUCH, "completed": MUCH, "stale": 0}
 
 
 def test_each_queue_has_its_turn(client):

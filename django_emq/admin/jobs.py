@@ -15,6 +15,7 @@ from .arguments import hide, pretty, shown
 SHOWN_MAX = 256 * 1024  # bytes of a payload or a result: more is no help to anybody
 # Fields of the row that the page shows in places of their own.
 ELSEWHERE = {"traceback", "result", "last_error", "payload", "progress", "logs"}
+ELSEWHERE |= {"claims", "errors"}  # what the timeline tells too
 BAD = {"refused", "failed", "died", "buried", "reaped"}
 
 

@@ -19,11 +19,12 @@ from .. import admission, connections, inspector, registry, scripts, signing
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext, enter
-from ..exceptions import Refused, Verdict
+from ..exceptions import JobGone, Refused, Verdict
 from ..jobs import Claimed, decode
 from ..keys import queue_keys
 from ..registry import AnyTask
 from ..worker.outcome import Outcome, failed, finished
+from ..worker.runner import tell
 from ..worker.trips import OPTION
 from .points import Crash, Trap
 
@@ -227,7 +228,8 @@ class Sandbox:
         context = JobContext(job, settings().queue(job.queue).lease, monotonic)
         before, self._running = self._running, True
         try:
-            outcome, error = copy_context().run(self._attempt, context)
+            scope = copy_context()
+            outcome, error = scope.run(self._attempt, context)
             if self._trap is not None:
                 self._trap.reach(COMPLETE, context)
         except Crash as crash:
@@ -239,11 +241,12 @@ class Sandbox:
             self._running = before
         options = {OPTION[outcome.verb]: outcome.option} if outcome.verb in OPTION else {}
         items = [(job.id, job.token, *outcome.details)]
-        try:
-            scripts.one(getattr(scripts, outcome.verb)(self._client, job.queue, items, **options))
-        except Refused as refusal:
-            return Ran(context.id, context.task, job.token, outcome.verb, error, refusal)
-        return Ran(context.id, context.task, job.token, outcome.verb, error)
+        (verdict,) = getattr(scripts, outcome.verb)(self._client, job.queue, items, **options)
+        refused = JobGone() if verdict == 0 else verdict if isinstance(verdict, Refused) else None
+        if refused is None:
+            context.error = error
+            scope.run(tell, context, outcome, verdict)
+        return Ran(context.id, context.task, job.token, outcome.verb, error, refused)
 
     def _attempt(self, context: JobContext) -> tuple[Outcome, BaseException | None]:
         """As a runner does; what is no business of the job (KeyboardInterrupt) leaves it."""

@@ -74,11 +74,8 @@ class Pop:
         self._socket: Any = None
         self.overdue_at = 0.0  # when the link must be taken for dead; 0.0 while none is awaited
 
-    def arm(self, order: Iterable[str]) -> None:
-        """Send the pop, if none is under way. Raises an EmqError when that fails.
-
-        :param order: keys; the server takes the first list that has something.
-        """
+    def arm(self) -> None:
+        """Send the pop, if none is under way. Raises an EmqError when that fails."""
         if self.overdue_at:
             return
         try:
@@ -87,12 +84,15 @@ class Pop:
                 self._connection.connect()
                 self._socket = self._connection._sock
                 self._selector.register(self._socket, selectors.EVENT_READ, self)
-            keys = [key for key in order if key in self.keys]
-            self._connection.send_command("BLPOP", *keys, f"{self._beat:.3f}")
+            self._connection.send_command("BLPOP", *self.keys, f"{self._beat:.3f}")
             self.overdue_at = monotonic() + self._beat + SLACK
         except self._client.failures as error:
             self.drop()
             raise self._client.failed(error) from error
+
+    def order(self, places: dict[str, int]) -> None:
+        """Have the wakes in another order: the server takes the first that has something."""
+        self.keys.sort(key=places.__getitem__)
 
     def collect(self) -> str | None:
         """Read the reply that has come: the key of the wake, if it was one. Raises an EmqError."""
@@ -124,8 +124,8 @@ class Wake:
     def __init__(self, client: Client, turns: Turns, beat: float, bell: Bell) -> None:
         self._client = client
         self._turns = turns
-        self._keys = {queue: queue_keys(queue, client.prefix).wake for queue in turns.queues}
-        self._queues = {key: queue for queue, key in self._keys.items()}
+        self._queues = {queue_keys(queue, client.prefix).wake: queue for queue in turns.queues}
+        self._keys = {queue: key for key, queue in self._queues.items()}
         beat *= random.uniform(0.75, 1.0)
         self._pops = [Pop(client, keys, beat, bell) for keys in client.apart([*self._queues])]
 
@@ -136,12 +136,15 @@ class Wake:
 
     def arm(self) -> None:
         """Send what is not under way. Raises an EmqError when that fails."""
-        order = [self._keys[queue] for queue in self._turns.all()]  # none is always the last
-        self._client.each(self._pops, lambda pop: pop.arm(order))
+        if self._turns.split:  # none may always be the last
+            places = {self._keys[queue]: at for at, queue in enumerate(self._turns.all())}
+            for pop in self._pops:
+                pop.order(places)
+        self._client.each(self._pops, Pop.arm)
 
     def collect(self, ready: Iterable[Pop]) -> tuple[set[str], set[str]]:
-        """Read the replies that have come: the queues of which a wake was taken, and those for
-        which a pop has waited in vain.
+        """Read the replies that have come: the queues of which a wake was taken, and those that
+        were waited for until the end, in vain.
 
         Raises an EmqError.
         """

@@ -29,7 +29,6 @@ from .page import QUIET, STOP, STOP_NOW, Page
 from .presence import rss_mb
 from .runner import LoopRunner, Runner
 from .trips import Trips
-from .turns import Turns
 
 logger = get_logger("worker")
 
@@ -73,12 +72,9 @@ class Courier:
         self.runners = [Runner(self, slot, self.loop) for slot in range(options.threads)]
         self.bell = Bell()
         self._appetite = Appetite(self.runners, self.loop, self.inbox)
-        turns = Turns(options.queues)
-        self._wake = Wake(client, turns, BEAT, self.bell)
         self._outage = Outage(logger, self.worker)
-        self._trips = Trips(
-            client, options, turns, self.worker, self.ledger, self.inbox, self._outage
-        )
+        self._trips = Trips(client, options, self.worker, self.ledger, self.inbox, self._outage)
+        self._wake = Wake(client, self._trips.turns, BEAT, self.bell)
         self._outbox = self._trips.outbox
         self.awaited = self._trips.awaited
         self._asleep = False
@@ -130,7 +126,6 @@ class Courier:
             return
         trips = self._trips
         if trips.dry and now >= trips.look_at:
-            trips.dry = False
             trips.look_again()
         want = 0
         if not (self.stopping or self.quiet):

@@ -246,6 +246,10 @@ class LoopRunner:
         loop = asyncio.get_running_loop()
         while self._ready:
             context, call, task = self._ready.popleft()
+            if context.claimed in self.desk.dropped:  # lost while the loop was busy
+                self.desk.dropped.discard(context.claimed)
+                self._room.release()
+                continue
             job = loop.create_task(self._attempt(context, call, task), context=self._context())
             self.running[context.claimed] = (context, job)
 

@@ -47,7 +47,7 @@ class Trip:
     woken: set[str]  # queues whose wake was taken before it left
     want: int
     claimer: int
-    all_asked: bool  # no partition was left out
+    whole: bool  # whether all queues were to be asked
 
 
 class Trips:
@@ -57,14 +57,13 @@ class Trips:
     :ivar awaited: who waits for the verdict on a job.
     :ivar dry: nothing more to claim, until a wake or `look_at`.
     :ivar woken: queues whose wake was taken, so a claim must follow.
-    :ivar look: queues to be asked by the next claim, whoever has the turn among partitions.
+    :ivar look: queues to be asked by the next claim, whoever has the turn.
     """
 
     def __init__(
         self,
         client: Client,
         options: WorkerOptions,
-        turns: Turns,
         worker: str,
         ledger: Ledger,
         inbox: SimpleQueue[Claimed | None],
@@ -74,12 +73,12 @@ class Trips:
         self.awaited: dict[Claimed, Callable[[Any], None]] = {}
         self.dry = False
         self.woken: set[str] = set()
-        self.look = set(turns.queues)
+        self.turns = Turns(options.queues)
+        self.look = set(options.queues)
         self.look_at = 0.0  # when a dry queue has more without a wake
         self._client = client
         self._line = line_of(client)
         self._options = options
-        self._turns = turns
         self._worker = worker
         self._ledger = ledger
         self._inbox = inbox
@@ -105,7 +104,7 @@ class Trips:
 
     def look_again(self) -> None:
         """Have the next claim ask all queues."""
-        self.look = set(self._turns.queues)
+        self.dry, self.look = False, set(self.turns.queues)
 
     def due(self, want: int, low: bool) -> bool:
         """Whether to leave now: for anything when none is under way, for much beside another."""
@@ -124,16 +123,11 @@ class Trips:
                 outcomes.append(self.outbox.popleft())
             except IndexError:
                 break
-        claimer = 1 - self._under_way[0].claimer if self._under_way else 0
-        batch = Batch(self._client)
-        groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
-        for ask in asks[:1]:
-            self._claim(batch, ask, want)
-        all_asked = len(self.look) == len(self._turns.queues)
-        trip = Trip(groups, outcomes, asks, self.woken, want, claimer, all_asked)
-        self.woken = set()
-        if want:
-            self.look = set()
+        try:
+            batch, trip = self._packed(outcomes, want)
+        except BaseException:
+            self._put_back(outcomes)
+            raise
         self._under_way.append(trip)
         try:
             self._line.post(batch)
@@ -147,6 +141,10 @@ class Trips:
         except EmqError as error:
             self._lost(error)
             return False
+        except Exception:  # a fault of ours, in the reading of a reply
+            self._line.drop()
+            self._give_up()
+            raise
         trip = self._under_way.popleft()
         left = trip.outcomes  # should this stumble, they are sent again, and known by then
         try:
@@ -177,6 +175,18 @@ class Trips:
 
     # -- on the way out -----------------------------------------------------------------------
 
+    def _packed(self, outcomes: list[Outcome], want: int) -> tuple[Batch, Trip]:
+        claimer = 1 - self._under_way[0].claimer if self._under_way else 0
+        batch = Batch(self._client)
+        groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
+        for ask in asks[:1]:
+            self._claim(batch, ask, want)
+        woken, self.woken = self.woken, set()
+        whole = not self.turns.split or (want > 0 and len(self.look) == len(self.turns.queues))
+        if want:
+            self.look = set()
+        return batch, Trip(groups, outcomes, asks, woken, want, claimer, whole)
+
     def _asks(self, want: int, claimer: int) -> list[Ask]:
         """Whom to ask for jobs.
 
@@ -185,9 +195,9 @@ class Trips:
         """
         asks = self._unanswered()
         if want or self.woken:
-            if self._options.burst:  # it is over when nobody has more
-                self.look_again()
-            new = ((queue, claimer) for queue in self._turns.next(self.woken, self.look))
+            if self._options.burst:  # which is over when nobody has more
+                self.look = set(self.turns.queues)
+            new = ((queue, claimer) for queue in self.turns.next(self.woken, self.look))
             asks += [ask for ask in new if ask not in self._requests]
         return asks
 
@@ -228,9 +238,13 @@ class Trips:
     def _lost(self, error: EmqError) -> None:
         """The connection broke: whatever was under way is sent again."""
         self._outage.failed(error)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Take back what was under way: nothing is known of it."""
         outcomes = [outcome for trip in self._under_way for outcome in trip.outcomes]
         self._under_way.clear()
-        self.look_again()  # some of them were asked, and their answer is unknown
+        self.look = set(self.turns.queues)
         self._put_back(outcomes)
 
     def _put_back(self, outcomes: list[Outcome]) -> None:
@@ -283,9 +297,9 @@ class Trips:
 
         A queue whose wake was taken is asked for nothing at least: that wakes the next worker.
         """
-        left, counted = trip.want, trip.want > 0
-        if not self._turns.split or (counted and trip.all_asked):
+        if trip.whole:  # else not all have said when they have more
             self.look_at = monotonic() + BEAT * 2
+        left, counted = trip.want, trip.want > 0
         answer: Claims | EmqError = first
         for number, ask in enumerate(trip.asks):
             if number:
@@ -302,7 +316,7 @@ class Trips:
                 return
             del self._requests[ask]
             left -= len(answer.jobs)
-            self._turns.told(ask[0], rich=counted and left <= 0)
+            self.turns.told(ask[0], rich=counted and left <= 0)
             self._take(ask[0], answer)
         self.dry = counted and left > 0
 

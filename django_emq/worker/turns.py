@@ -35,8 +35,8 @@ class Turns:
     def next(self, woken: Set[str], look: Set[str]) -> Sequence[str]:
         """The queues to be asked now.
 
-        :param woken: queues for which a wake was taken: they come first.
-        :param look: others that are to be asked, whoever has the turn.
+        :param woken: those for which a wake was taken: they come first.
+        :param look: others that are to be asked.
         """
         if not self.split:
             return self.queues
@@ -51,6 +51,7 @@ class Turns:
             for at, queue in enumerate(family)
             if not at or queue in self._rich
         ]
+        return [*asked, *(queue for queue in woken if queue not in asked)]
 
     def told(self, queue: str, *, rich: bool) -> None:
         """Note whether a queue had as much as was wanted of it, so that it did not say more."""

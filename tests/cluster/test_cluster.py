@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from io import StringIO
 from pathlib import Path
 
@@ -13,21 +12,20 @@ from django.urls import reverse
 from redis.cluster import RedisCluster
 
 import django_emq as emq
-from django_emq import connections, doctor, inspector, rights, scripts
+from django_emq import conf, connections, doctor, inspector, rights, scripts
 from django_emq.batches import Batch
 from django_emq.cluster import ClusterClient, Lazy
 from django_emq.keys import queue_keys
 from django_emq.reaper import Reaper
 from django_emq.worker.bell import Bell, Wake
-from django_emq.worker.child import make_page
-from django_emq.worker.courier import Courier
-from django_emq.worker.options import WorkerOptions
+from django_emq.worker.turns import Turns
 from tests.cluster.servers import free_ports
 from tests.conformance.wire import Clock, enqueue_one
 from tests.field.test_slots import live
 from tests.helpers import point_at
 from tests.probe import tasks
 from tests.processes import Worker, wait_until
+from tests.test_trips import Yard
 
 
 def balanced(nodes, queue):
@@ -118,6 +116,32 @@ def test_a_node_that_is_away_holds_up_nobody_else(nodes, client):
     wait_until(lambda: scripts.register(client, queues) >= 0)
 
 
+def test_a_worker_whose_first_node_is_away(nodes, client):
+    """Jobs of the other nodes are settled, and brought, though each trip asks that one first."""
+    queues = tuple(nodes.queues())
+    for queue in queues:
+        enqueue_one(client, queue)
+    yard = Yard(client, queues)
+    yard.trips.leave(3)
+    assert yard.trips.arrive()
+    jobs = yard.brought()
+    assert len(jobs) == 3
+    away = nodes.owner(queues[0])
+    away.kill()
+    try:
+        yard.deliver(jobs)
+        later = enqueue_one(client, queues[1])
+        yard.trips.leave(1)
+        assert not yard.trips.arrive()
+        assert [job.id.decode() for job in yard.brought()] == [later]
+        assert [outcome.context.claimed.queue for outcome in yard.trips.outbox] == [queues[0]]
+    finally:
+        away.server.restart()
+        wait_until(nodes.is_sound)
+    assert balanced(nodes, queues[1]) == {later}
+    assert balanced(nodes, queues[2]) == set()
+
+
 def test_no_node_answers(nodes):
     """The error is one of ours; the client goes on when the cluster is there again."""
     lost = f"redis://127.0.0.1:{free_ports(1)[0]}/0"
@@ -160,19 +184,47 @@ def test_a_worker_over_several_nodes(nodes, client, probe):
         assert balanced(nodes, queue) == set()
 
 
+def test_partitions_of_one_queue(nodes, probe, settings):
+    """One queue on all nodes: each node works for it, and it is counted and paused as one."""
+    settings.EMQ = {**settings.EMQ, "QUEUES": {"events": {"PARTITIONS": 8}}}
+    client = connections.client()
+
+    def worked():
+        stats = [node.info("commandstats").get("cmdstat_evalsha", {}) for node in nodes.primaries]
+        return [one.get("calls", 0) for one in stats]
+
+    mark = tasks.mark.using(queue="events")
+    emq.enqueue_many(mark.job(i) for i in range(200))
+    assert json.loads(printed("emq_stats", "--json"))["queues"][0]["counts"]["pending"] == 200
+    before = worked()
+    with Worker("events", DJANGO_SETTINGS_MODULE="tests.cluster.settings") as worker:
+        probe.wait_for(200)
+        assert sorted(probe.marks(), key=int) == [str(i) for i in range(200)]
+        parts = conf.settings().parts("events")
+        wait_until(lambda: not any(inspector.counts(client, q)["active"] for q in parts))
+        assert all(new > old for new, old in zip(worked(), before, strict=True))
+        for i in range(200, 204):  # each wakes a worker that is idle on all nodes
+            clock = Clock()
+            mark.enqueue(i)
+            probe.wait_for(i + 1)
+            assert clock.seconds < 4
+        worker.terminate()
+        assert worker.wait() == 0
+    assert "Traceback" not in worker.output
+
+
 def test_a_wake_that_is_not_used_is_passed_on(nodes, client):
     """Woken from two nodes with room for one job: the other queue's wake goes back to its node."""
     first, second = nodes.queues()[:2]
     for queue in (first, second):
         enqueue_one(client, queue)
         client.raw.delete(queue_keys(queue).wake)  # taken by this worker
-    options = WorkerOptions(queues=(first, second), lease=60)
-    courier = Courier(client, options, make_page(options), leave=sys.exit)
-    courier._woken = {first, second}
-    courier._trip(1)
+    yard = Yard(client, (first, second))
+    yard.trips.woken = {first, second}
+    yard.trips.leave(1)
+    assert yard.trips.arrive()
     assert [inspector.counts(client, q)["active"] for q in (first, second)] == [1, 0]
     assert client.raw.llen(queue_keys(second).wake) == 1
-    courier.bell.close()
 
 
 def test_commands_and_pages(nodes, client, admin_client, settings):
@@ -220,7 +272,7 @@ def test_rights(nodes, client, settings):
     jobs = [tasks.mark.using(queue=queue).enqueue(1).id for queue in queues]
     assert claim_all(own, queues) == [[job] for job in jobs]
     bell = Bell()
-    wake = Wake(own, tuple(queues), 0.2, bell)
+    wake = Wake(own, Turns(tuple(queues)), 0.2, bell)
     wake.arm()
     for queue in queues:
         enqueue_one(client, queue)
@@ -228,7 +280,7 @@ def test_rights(nodes, client, settings):
     while len(woken) < 3:
         _, ready = bell.wait(10)
         assert ready
-        woken |= wake.collect(ready)
+        woken |= wake.collect(ready)[0]
     wake.drop()
     bell.close()
 

@@ -115,6 +115,8 @@ def test_a_primary_is_killed(nodes, busy):
     new, old = nodes.replica, nodes.owner(queue)
     assert new.info()["master_port"] == old.port
     admitted = []
+    reader = connections.connect()
+    inspector.counts(reader, queue)
 
     def produce():
         with contextlib.suppress(emq.ServerError):
@@ -126,6 +128,9 @@ def test_a_primary_is_killed(nodes, busy):
             wait_until(lambda: new.info()["role"] == "master")
             count = len(admitted)
             wait_until(lambda: len(admitted) > count + 20)
+        # Who only reads finds the new primary by itself too.
+        wait_until(lambda: held(reader, queue) is not True)
+        reader.close()
     finally:
         old.server.restart()
         wait_until(nodes.is_sound)

@@ -176,11 +176,11 @@ def test_a_router_that_does_not_let_the_table_in(settings):
 
 @pytest.mark.postgresql
 def test_a_table_that_is_not_there(cluster, settings, django_db_blocker, capsys):
-    """W005 with `check --database`, and a sentence from emq_relay and the doctor."""
+    """W006 with `check --database`, and a sentence from emq_relay and the doctor."""
     with postgres.alias("bare", cluster, NAME="template1"), django_db_blocker.unblock():
         settings.EMQ = {**settings.EMQ, "OUTBOX": "bare"}
         found = checked("database", databases=["bare"])
-        assert [one for one, _ in found] == ["django_emq.W005"]
+        assert [one for one, _ in found] == ["django_emq.W006"]
         assert checked("database", databases=["default"]) == []
         with pytest.raises(CommandError, match="has no outbox: run manage.py migrate django_emq"):
             call_command("emq_relay", "--once")

@@ -7,6 +7,7 @@ import time
 from django.db import transaction
 
 import django_emq as emq
+from django_emq import connections, scripts
 from tests.probe.models import Invoice, Payment
 from tests.probe.tasks import _append
 
@@ -94,6 +95,12 @@ def pay_carelessly(order_id, amount):
 
 
 @emq.task
+def pay_in_one_transaction(order_id, amount):
+    with transaction.atomic():
+        Payment.objects.create(order_id=order_id, amount=amount)
+
+
+@emq.task
 async def apay(order_id, amount):
     await Payment.objects.acreate(order_id=order_id, amount=amount)
 
@@ -105,10 +112,10 @@ def fail(message):
 
 @emq.task
 def chain(count):
-    """Enqueue the next of so many."""
-    Payment.objects.create(order_id=count, amount=1)
+    """Enqueue the next of so many, and do something after it."""
     if count > 1:
         chain.enqueue(count - 1)
+    Payment.objects.create(order_id=count, amount=1)
 
 
 @emq.task
@@ -120,3 +127,15 @@ def for_ever():
 def snooze_once():
     if emq.current_job().token == 1:
         raise emq.Snooze(600)
+
+
+@emq.task
+def lose_itself(verb):
+    """Have an operator take this job away from its first run."""
+    job = emq.current_job()
+    if job.token > 1:
+        return
+    if verb == "requeue":
+        scripts.requeue(connections.client(), job.queue, [job.id])
+    else:
+        scripts.remove(connections.client(), job.queue, [job.id], force=True)

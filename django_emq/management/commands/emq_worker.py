@@ -98,7 +98,7 @@ class Command(EmqCommand):
         except EmqError as error:
             raise CommandError(f"The worker cannot start: {error}") from error
         self.warn_of_eviction()
-        if not registry.names():
+        if not registry.names() and not registry.finders:
             self.stderr.write("No task is registered: every job will fail as unknown.")
         status = self.run_here(worker) if not worker.processes else self.supervise(worker)
         if status:
