@@ -298,15 +298,22 @@ def test_a_worker_without_partitions_pays_nothing():
 
 
 @pytest.fixture
-def courier(client):
-    """One that is not started, and has looked at all partitions once."""
-    options = WorkerOptions(queues=tuple(PARTS), lease=60)
-    courier = Courier(client, options, make_page(options), leave=lambda status: None)
-    claim(courier)
-    yield courier
-    courier._wake.drop()
-    courier._trips.close()
-    courier.bell.close()
+def couriers(client):
+    """Makes one that is not started, and has looked at all partitions once."""
+    made = []
+
+    def make(**options):
+        options = WorkerOptions(queues=tuple(PARTS), lease=60, **options)
+        made.append(Courier(client, options, make_page(options), leave=lambda status: None))
+        made[-1]._trips.turns._turn = 0
+        assert claim(made[-1]) == COUNT
+        return made[-1]
+
+    yield make
+    for courier in made:
+        courier._wake.drop()
+        courier._trips.close()
+        courier.bell.close()
 
 
 def claim(courier, *woken, want=1):
@@ -318,8 +325,9 @@ def claim(courier, *woken, want=1):
     return evalshas(courier.client.raw) - before
 
 
-def test_a_wake_does_not_make_a_worker_forget(courier):
+def test_a_wake_does_not_make_a_worker_forget(couriers):
     """When another partition will have more, of which it was told before."""
+    courier = couriers()
     tasks.mark.using(queue="events.2", run_in=5).enqueue("late")
     assert claim(courier, "events.2") == 1
     due = courier._trips.look_at
@@ -331,14 +339,30 @@ def test_a_wake_does_not_make_a_worker_forget(courier):
     assert courier._trips.look_at != due
 
 
-def test_a_pop_that_ends_with_nothing_looks_everywhere(courier, client, redis):
+def test_who_had_a_job_is_asked_again(couriers):
+    """Once more, beside the one whose turn it is: then it says when it has more."""
+    courier = couriers()
+    tasks.mark.using(queue="events.5").enqueue(1)
+    assert claim(courier, "events.5") == 1
+    assert claim(courier) == 2
+    assert claim(courier) == 1
+
+
+def test_a_burst_asks_all(couriers):
+    """It is over when nobody has more, and sleeps on no wake."""
+    courier = couriers(burst=True)
+    assert claim(courier) == COUNT
+    assert claim(couriers()) == 1
+
+
+def test_a_pop_that_ends_with_nothing_looks_everywhere(couriers, client, redis):
     """A wake may have been lost with the worker that took it."""
+    courier = couriers()
     courier._wake = Wake(client, courier._trips.turns, 0.1, courier.bell)
     push(client, "events.6", [NewJob(mint(), "{}")])
     redis.delete(queue_keys("events.6").wake)
     courier._wake.arm()
-    ready = courier._rest(30)
-    courier._answered(ready)
+    courier._answered(courier._rest(30))
     assert claim(courier, want=2) == COUNT
     assert courier.inbox.qsize() == 1
 

@@ -280,7 +280,7 @@ def test_rights(nodes, client, settings):
     while len(woken) < 3:
         _, ready = bell.wait(10)
         assert ready
-        woken |= wake.collect(ready)
+        woken |= wake.collect(ready)[0]
     wake.drop()
     bell.close()
 

@@ -9,9 +9,9 @@ from django.urls import reverse
 
 import django_emq as emq
 from django_emq import inspector, scripts, whole
+from django_emq.admission import push_many
 from django_emq.ids import mint
 from django_emq.jobs import NewJob
-from django_emq.queue import push_many
 from tests.probe import tasks
 from tests.processes import Worker, wait_until
 from tests.variant import variant
