@@ -28,7 +28,7 @@ from . import connections, scripts
 from .admission import CHUNK, introduce
 from .batches import Batch
 from .connections import Client
-from .exceptions import EmqError
+from .exceptions import EmqError, ServerError
 from .ids import uuid_of
 from .jobs import NewJob
 from .log import Outage, get_logger
@@ -128,12 +128,14 @@ def _committed(database: str, group: Group, ids: list[UUID]) -> None:
         return
     try:
         client = connections.client()
-        while push(client, database, lambda rows: rows.filter(**ours).order_by("id")):
-            pass
+        count = BATCH
+        while count == BATCH:
+            count = push(client, database, lambda rows: rows.filter(**ours).order_by("id")[:BATCH])
         _outage.over()
     except EmqError as error:
         group.closed = True
-        _away_until = monotonic() + AWAY
+        if not isinstance(error, QueueRefused):  # that took no time
+            _away_until = monotonic() + AWAY
         _outage.failed(error)
     except Exception:
         group.closed = True
@@ -145,11 +147,22 @@ def _committed(database: str, group: Group, ids: list[UUID]) -> None:
 Choice = Callable[["QuerySet[Outbox]"], "Iterable[Outbox]"]
 
 
+class QueueRefused(ServerError):
+    """The server has refused rows of one queue; the others of the push are there.
+
+    :ivar queue: its name.
+    """
+
+    def __init__(self, queue: str, error: EmqError) -> None:
+        super().__init__(f"Queue {queue!r}: {error}")
+        self.queue = queue
+
+
 def push(client: Client, database: str, choose: Choice, *, locked: bool = False) -> int:
     """Push the rows that `choose` takes from the table, in its order; how many.
 
     :param locked: whether `choose` locks rows, so that this needs a transaction.
-    Raises an EmqError when the server is away or refuses, and what the database raises.
+    Raises QueueRefused, another EmqError when the server is away, and what the database raises.
     """
     # The time is asked for before the rows are read: that makes the pushes void in time.
     void_at = _now_ms(client) + VOID_MS
@@ -164,7 +177,8 @@ def push(client: Client, database: str, choose: Choice, *, locked: bool = False)
     batch = Batch(client)
     for queue, ones in groupby(sorted(taken, key=_queue), key=_queue):
         scripts.forget(batch, queue, [name for _, name in ones], grace_ms=GRACE_MS)
-    batch.send()
+    if taken:
+        batch.send()
     if error is not None:
         raise error
     return len(taken)
@@ -184,10 +198,10 @@ def _now_ms(client: Client) -> int:
 
 def _send(
     client: Client, rows: Sequence[Outbox], void_at: int
-) -> tuple[list[Taken], EmqError | None]:
-    """Send each row as one call; those that are on the server with their names, and an error.
+) -> tuple[list[Taken], QueueRefused | None]:
+    """Send each row as one call; those that are on the server with their names, and a refusal.
 
-    What comes after an error is not sent, as far as it is not under way with it.
+    What comes after a refusal is not sent, as far as it is not under way with it.
     """
     taken: list[Taken] = []
     batch, sent, jobs = Batch(client), list[Taken](), 0
@@ -218,12 +232,12 @@ def _send(
     return taken, _answers(batch, sent, taken)
 
 
-def _answers(batch: Batch, sent: list[Taken], taken: list[Taken]) -> EmqError | None:
-    """Send a batch; add to `taken` what the server has, and answer the first error."""
-    refusal: EmqError | None = None
+def _answers(batch: Batch, sent: list[Taken], taken: list[Taken]) -> QueueRefused | None:
+    """Send a batch; add to `taken` what the server has, and answer the first refusal."""
+    refusal: QueueRefused | None = None
     for one, verdicts in zip(sent, batch.send() if sent else (), strict=True):
         if isinstance(verdicts, EmqError):
-            refusal = refusal or verdicts
+            refusal = refusal or QueueRefused(one[0].queue, verdicts)
             continue
         taken.append(one)
         for verdict in verdicts:

@@ -25,7 +25,7 @@ from .connections import Client
 from .exceptions import EmqError
 from .log import Outage, get_logger
 from .models import Outbox
-from .outbox import BATCH, push
+from .outbox import BATCH, QueueRefused, push
 
 logger = get_logger("relay")
 
@@ -98,17 +98,23 @@ class Relay:
 
     def drain(self, database: str) -> None:
         """Push all that waits in one database; raises what the server and the database raise."""
-        features = databases[database].features
-        locks = features.has_select_for_update_skip_locked
+        locks = databases[database].features.has_select_for_update_skip_locked
+        refused: dict[str, EmqError] = {}  # by queue; the others must not wait for it
 
         def choose(rows: QuerySet[Outbox]) -> Iterable[Outbox]:
-            return self._choose(rows, lock=locks)
+            return self._choose(rows.exclude(queue__in=refused), lock=locks)
 
         while not self._stop.is_set():
-            pushed = push(self.client, database, choose, locked=locks)
+            try:
+                pushed = push(self.client, database, choose, locked=locks)
+            except QueueRefused as error:
+                refused[error.queue] = error
+                continue
             self.pushed += pushed
             if not pushed:
-                return
+                break
+        for refusal in refused.values():
+            raise refusal
 
     def _choose(self, rows: QuerySet[Outbox], *, lock: bool) -> list[Outbox]:
         """The oldest rows, those of one transaction in their order and by one relay at a time.

@@ -186,3 +186,5 @@ def test_a_table_that_is_not_there(cluster, settings, django_db_blocker, capsys)
             call_command("emq_relay", "--once")
         (finding,) = doctor.outboxes()
         assert finding.id == "django_emq.D061"
+        call_command("emq_stats")
+        assert "outbox of bare: cannot be read: " in capsys.readouterr().out

@@ -70,7 +70,7 @@ class Command(EmqCommand):
                 time.sleep(max(options["interval"], 0.1))
         except KeyboardInterrupt:
             return
-        except (EmqError, Error) as error:
+        except EmqError as error:
             raise CommandError(str(error)) from error
 
     def read(self, queues: tuple[str, ...], *, each: bool) -> list[QueueStats]:
@@ -85,14 +85,14 @@ class Command(EmqCommand):
     def show(self, stats: list[QueueStats], *, as_json: bool, clear: bool) -> None:
         """Print the figures, and the workers."""
         workers = inspector.workers(connections.client())
-        outboxes = list(map(relay.waiting, relay.watched()))
+        outboxes = [outbox(alias) for alias in relay.watched()]
         if as_json:
-            facts = {
+            told = {
                 "queues": [asdict(queue) for queue in stats],
                 "workers": [asdict(worker) for worker in workers],
-                "outboxes": [waiting._asdict() for waiting in outboxes],
+                "outboxes": outboxes,
             }
-            self.say(json.dumps(facts, default=str))
+            self.say(json.dumps(told, default=str))
             return
         if clear and self.stdout.isatty():
             self.stdout.write("\x1b[2J\x1b[H", ending="")
@@ -100,8 +100,8 @@ class Command(EmqCommand):
         for queue in stats:
             if queue.paused:
                 self.say(plain(pause_line(queue)))
-        for waiting in outboxes:
-            self.say(outbox_line(waiting))
+        for facts in outboxes:
+            self.say(plain(outbox_line(facts)))
         self.say("")
         if workers:
             headings = ("worker", *FACTS.values(), "last beat")
@@ -133,10 +133,22 @@ def pause_line(stats: QueueStats) -> str:
     return " ".join(parts) + (f": {stats.paused_why}" if stats.paused_why else "")
 
 
-def outbox_line(waiting: relay.Waiting) -> str:
+def outbox(alias: str) -> dict[str, Any]:
+    """What waits in the outbox of a database, or the error in its place."""
+    try:
+        return relay.waiting(alias)._asdict()
+    except Error as error:
+        return {"database": alias, "error": str(error).strip()}
+
+
+def outbox_line(facts: dict[str, Any]) -> str:
     """How many rows wait in an outbox, and for how long."""
-    oldest = "" if waiting.oldest_s is None else f", the oldest {inspector.span(waiting.oldest_s)}"
-    return f"outbox of {waiting.database}: {waiting.rows:,} rows, {waiting.jobs:,} jobs{oldest}"
+    name = f"outbox of {facts['database']}"
+    if "error" in facts:
+        return f"{name}: cannot be read: {facts['error']}"
+    oldest = facts["oldest_s"]
+    age = "" if oldest is None else f", the oldest {inspector.span(oldest)}"
+    return f"{name}: {facts['rows']:,} rows, {facts['jobs']:,} jobs{age}"
 
 
 def worker_row(worker: Worker) -> tuple[str, ...]:
