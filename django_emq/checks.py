@@ -13,9 +13,10 @@ from typing import Any
 
 from django.conf import settings as django_settings
 from django.core.checks import CheckMessage, Error, Info, Warning
+from django.core.exceptions import ImproperlyConfigured
 from django_redis.client import HerdClient, ShardClient
 
-from . import aliases, conf, registry, task_options
+from . import aliases, conf, middleware, registry, task_options
 from .aliases import Alias
 from .conf import Settings
 
@@ -66,6 +67,7 @@ def check(**kwargs: object) -> list[CheckMessage]:
     found += _backend(alias, values)
     found += _leases(values) + _effects(values)
     found += task_options.check()
+    found += _middleware(values)
     if alias is not None and alias.is_django_redis:
         for one in ALIAS_CHECKS:
             found += one(alias, values)
@@ -85,6 +87,18 @@ def _partitions(values: Settings) -> list[CheckMessage]:
         for name, queue in queues.items()
         if queue and values.whole(queue) != queue
     ]
+
+
+def _middleware(values: conf.Settings) -> list[CheckMessage]:
+    """E016: each middleware can be imported and called."""
+    found: list[CheckMessage] = []
+    for path in values.middleware:
+        try:
+            middleware.load(path)
+        except ImproperlyConfigured as error:
+            hint = "How one is written: docs/signals.md"
+            found.append(Error(str(error), hint=hint, id="django_emq.E016"))
+    return found
 
 
 # -- the alias --------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ class JobContext:
     """What a task may know of its own job; see `current_job`."""
 
     __slots__ = (
-        "_extended_at", "_hooks", "after", "call", "claimed", "error", "lease", "lost", "seconds",
+        "_call", "_extended_at", "_hooks", "after", "claimed", "error", "lease", "lost", "seconds",
         "task",
     )  # fmt: skip
 
@@ -35,7 +35,7 @@ class JobContext:
         self.lease = lease
         #: Path of the task.
         self.task = "?"
-        self.call: Call | None = None  # what the payload says, once it has been read
+        self._call: Call | None = None  # what the payload says, once the run has begun
         #: Whether the lease was lost: what this run still does cannot settle the job.
         self.lost = False
         #: How long the task ran, once it has ended.
@@ -52,12 +52,17 @@ class JobContext:
     @property
     def args(self) -> list[Any]:
         """The arguments of the call, once the run has begun."""
-        return self.call.args if self.call else []
+        return self._call.args if self._call else []
 
     @property
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments of the call."""
-        return self.call.kwargs if self.call else {}
+        return self._call.kwargs if self._call else {}
+
+    def begin(self, call: Call) -> None:
+        """Make this the current job, with the arguments of its call. Called by the worker."""
+        self._call = call
+        enter(self)
 
     @property
     def queue(self) -> str:

@@ -130,6 +130,9 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("E011", {"emq": {"BACKOFF": "no.such.policy"}}),
     ("E012", {"emq": {"DEFAULT_QUEUE": "emq"}}),
     ("E012", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "mail.5": {}}}}),
+    ("E016", {"emq": {"MIDDLEWARE": ["tests.check_cases.nothing_here"]}}),
+    ("E016", {"emq": {"MIDDLEWARE": ["no.such.module"]}}),
+    ("E016", {"emq": {"MIDDLEWARE": ["tests.check_cases.__name__"]}}),
     ("E013", {"emq": {"QUEUES": {"numbered": {"PARTITIONS": 2}}}}),
     ("E020", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TLL": 60}}}),
     ("E020", {"tasks": {"BACKEND": "tests.check_cases.OwnBackend", "OPTIONS": {"LEASE": 60}}}),
@@ -220,6 +223,7 @@ SILENT: list[tuple[str, dict[str, Any]]] = [
     ("E007", {"other": alias("redis://b/1", CLIENT_CLASS="no.such.Thing")}),
     ("E010 E011", {"emq": {"LEASE": 60, "QUEUES": {"mail": {"LEASE": 60}}}}),
     ("E012", {"emq": {"PREFIX": "shop", "DEFAULT_QUEUE": "emq"}}),
+    ("E016", {"emq": {"MIDDLEWARE": ["tests.probe.around.counted"]}}),
     ("E012 E013", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "numbered": {}, "mail.x": {}}}}),
     ("E020", {"tasks": {"BACKEND": "no.such.Backend", "OPTIONS": {"RESULT_TLL": 60}}}),
     (

@@ -60,6 +60,7 @@ def test_the_defaults(settings: Any) -> None:
         async_concurrency=100,
         wait_replicas=0,
         wait_timeout=None,
+        middleware=(),
         queues={},
     )
 
@@ -88,6 +89,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         "WAIT_TIMEOUT": 0.05,
         "ON_COMMIT": True,
         "OUTBOX": "default",
+        "MIDDLEWARE": ["shop.jobs.timing"],
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -114,6 +116,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         wait_timeout=0.05,
         on_commit=True,
         outbox="default",
+        middleware=("shop.jobs.timing",),
         queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05, True, "default")},
     )
 

@@ -14,6 +14,7 @@ from django_emq.worker.child import make_page
 from django_emq.worker.ledger import Ledger
 from django_emq.worker.options import WorkerOptions
 from django_emq.worker.outcome import Outcome
+from django_emq.worker.teller import Teller
 from django_emq.worker.trips import MUCH, Trips
 from tests.conformance.wire import books_balance, enqueue_some, members
 from tests.processes import wait_until
@@ -27,7 +28,7 @@ class Yard:
         self.ledger = Ledger(make_page(options), queues)
         self.inbox = SimpleQueue()
         self.outage = Outage(get_logger("worker"), "w")
-        self.trips = Trips(client, options, "w", self.ledger, self.inbox, self.outage)
+        self.trips = Trips(client, options, "w", self.ledger, self.inbox, self.outage, Teller())
 
     def brought(self):
         """Jobs that have come since the last call, oldest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..conf import settings
-from ..context import JobContext, enter
+from ..context import JobContext
 from ..exceptions import Discard, LeaseLost, Snooze
 from ..jobs import Call
 from ..middleware import chains
@@ -22,8 +22,7 @@ class Work:
 
     def run(self, context: JobContext, call: Call, task: AnyTask) -> Outcome:
         """Run a plain task; raises what it raises."""
-        context.call = call
-        enter(context)
+        context.begin(call)
         if job_started.receivers:
             job_started.tell(task, job=context)
         run = self._run
@@ -35,8 +34,7 @@ class Work:
 
     async def arun(self, context: JobContext, call: Call, task: AnyTask) -> Outcome:
         """Run an async task; raises what it raises."""
-        context.call = call
-        enter(context)
+        context.begin(call)
         if job_started.receivers:
             await job_started.atell(task, job=context)
         run = self._arun
