@@ -46,6 +46,7 @@ class Task(Generic[P, R]):
     :ivar on_commit: whether a job is sent after the commit; True, False, or the alias of a
         database whose commit it is; None for the queue's ON_COMMIT.
     :ivar outbox: whether it is stored in the caller's transaction; as `on_commit`.
+    :ivar idempotent: whether a second run does no harm, as its author says; see `emq_explain`.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     :ivar partition_key: jobs of one key are in one partition of the queue, if it has any; None
         spreads by the job's id.
@@ -64,6 +65,7 @@ class Task(Generic[P, R]):
     fence_key: str | None = None
     on_commit: bool | str | None = None
     outbox: bool | str | None = None
+    idempotent: bool | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
     partition_key: str | None = None
@@ -98,6 +100,8 @@ class Task(Generic[P, R]):
                 raise InvalidOption(
                     f"{name} is {value!r}. Use True, False, or the alias of a database."
                 )
+        if self.idempotent not in (None, True, False):
+            raise InvalidOption(f"idempotent is {self.idempotent!r}. Use True or False.")
         if not isinstance(self.backoff, str):  # a path is imported when it is needed
             resolve(self.backoff)
         if self.run_in is not None and self.run_at is not None:
@@ -160,7 +164,7 @@ class Unsent:
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
     "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
-    "on_commit", "outbox", "backoff", "lease", "result_ttl",
+    "on_commit", "outbox", "backoff", "lease", "result_ttl", "idempotent",
 )  # fmt: skip
 USING = (*DECORATOR[:8], "run_in", "run_at", "partition_key")
 
@@ -184,6 +188,7 @@ def task(
     fence_key: str | None = None,
     on_commit: bool | str | None = None,
     outbox: bool | str | None = None,
+    idempotent: bool | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
