@@ -19,7 +19,8 @@ from tests.check_cases import FIRES, REDIS, SILENT, URL, VALKEY, alias, found, i
 
 ROOT = Path(__file__).parent.parent
 SOURCE = "".join(
-    (ROOT / "django_emq" / name).read_text() for name in ("checks.py", "task_options.py")
+    (ROOT / "django_emq" / name).read_text()
+    for name in ("checks.py", "alias_checks.py", "task_options.py")
 )
 PAGE = (ROOT / "docs" / "checks.md").read_text()
 ID = re.compile(r"\bdjango_emq\.([EWI]\d{3})\b")
