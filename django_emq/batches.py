@@ -79,10 +79,13 @@ class Line:
         self._client = client
         self._connection: Any = None
         self._posted: deque[Batch] = deque()
+        self._refused = False  # a call, by a server that may have been demoted since we connected
 
     def post(self, batch: Batch) -> None:
         """Send the calls of a batch."""
         client = self._client
+        if self._refused and not self._posted:
+            self.drop()
         try:
             client.warm(batch.calls)
             if self._connection is None:
@@ -100,10 +103,12 @@ class Line:
         """Wait for the answers of the batch that was posted first: what `Batch.send` returns."""
         batch = self._posted.popleft()
         try:
-            return batch.answers([self._read() for _ in batch.calls])
+            answers = batch.answers([self._read() for _ in batch.calls])
         except self._client.failures as error:
             self.drop()
             raise self._client.failed(error) from error
+        self._refused = self._refused or any(isinstance(one, EmqError) for one in answers)
+        return answers
 
     def _read(self) -> Any:
         try:
@@ -112,8 +117,9 @@ class Line:
             return error
 
     def drop(self) -> None:
-        """Close the connection."""
+        """Close the connection; the next `post` makes a new one."""
         self._posted.clear()
+        self._refused = False
         if self._connection is not None:
             self._connection.disconnect()
             self._connection = None

@@ -14,6 +14,7 @@ from django_emq.worker.hygiene import Hygiene
 from django_emq.worker.outcome import failed
 from django_emq.worker.page import Page
 from django_emq.worker.runner import LoopRunner
+from django_emq.worker.work import Work
 from tests.processes import PATIENCE
 
 
@@ -110,7 +111,12 @@ def test_an_async_job_that_is_lost_before_it_starts_never_does():
         ran.append(number)
 
     desk = SimpleNamespace(
-        page=Page(2), hygiene=Hygiene(), dropped=set(), deliver=outcomes.put, lease=15.0
+        page=Page(2),
+        hygiene=Hygiene(),
+        dropped=set(),
+        deliver=outcomes.put,
+        lease=15.0,
+        work=Work(),
     )
     loop = LoopRunner(desk, range(2))
 

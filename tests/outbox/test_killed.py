@@ -12,7 +12,7 @@ from django.db import transaction
 
 import django_emq as emq
 from django_emq import connections, inspector, outbox, scripts
-from django_emq.connections import Batch
+from django_emq.batches import Batch
 from tests import postgres
 from tests.helpers import QUEUE
 from tests.outbox.boxes import drain, on_sqlite, rows, work
