@@ -18,6 +18,11 @@ from tests.processes import Probe
 from tests.proxy import Proxy
 
 SERVER = pytest.StashKey[Server]()
+# Files that take a minute or more. They begin, so that at the end neither half waits for the other.
+LONG = {
+    "test_bench.py", "test_browser.py", "test_chaos.py", "test_demo.py", "test_growth.py",
+    "test_killed.py", "test_lost_replies.py", "test_outages.py", "test_worker.py",
+}  # fmt: skip
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["EMQ_DB"] = f"{folder}/db.sqlite3"
     os.environ["DJANGO_SETTINGS_MODULE"] = "tests.settings"
     django.setup()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; for the rest the order that has been drawn."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 def pytest_report_header(config: pytest.Config) -> str:
