@@ -215,13 +215,13 @@ def test_a_worker_serves_all_partitions(client, probe):
 def test_a_worker_of_one_partition(client, probe):
     """It leaves the others alone, and a task sees where it was claimed."""
     mark = tasks.mark_job.using(queue="events")
-    jobs = emq.enqueue_many(mark.job() for _ in range(40))
+    jobs = emq.enqueue_many(mark.job() for _ in range(200))
     own = {job.id for job in jobs if job.queue == "events.3"}
     burst("events.3", **variant(EMQ=EMQ))
     seen = [line.split() for line in probe.marks()]
     assert {line[0] for line in seen} == own
     assert {line[3] for line in seen} == {"events.3"}
-    assert each(client, "events") == 40 - len(own)
+    assert each(client, "events") == 200 - len(own)
 
 
 def test_a_flooded_partition_starves_no_other(client, probe):
@@ -385,12 +385,12 @@ def test_what_is_left_is_served_after_a_change(client, probe):
 
 def test_the_whole_counts_what_is_left(client, settings):
     """Also in partitions that the setting no longer knows."""
-    emq.enqueue_many(send.job(n) for n in range(40))
+    emq.enqueue_many(send.job(n) for n in range(200))
     settings.EMQ = fewer(2)
-    assert each(client, "events") == 40
+    assert each(client, "events") == 200
     assert len(inspector.parts(client, "events")) == COUNT
     settings.EMQ = fewer(12)
-    assert each(client, "events") == 40
+    assert each(client, "events") == 200
     assert len(inspector.parts(client, "events")) == 12
 
 
@@ -489,15 +489,15 @@ def test_verbs_of_the_whole_take_any_queue(client):
 
 def test_stats_show_the_whole_or_each(client):
     """One row for the queue, or with --partitions one for each."""
-    emq.enqueue_many([*(send.job(n) for n in range(40)), tasks.mark.using(queue="mail").job(1)])
+    emq.enqueue_many([*(send.job(n) for n in range(200)), tasks.mark.using(queue="mail").job(1)])
     rows = [line.split()[:2] for line in command("emq_stats").splitlines()[1:3]]
-    assert rows == [["events", "40"], ["mail", "1"]]
+    assert rows == [["events", "200"], ["mail", "1"]]
     (facts,) = json.loads(command("emq_stats", "events", "--json"))["queues"]
-    assert facts["counts"]["pending"] == 40
+    assert facts["counts"]["pending"] == 200
     assert facts["partitions"] == PARTS
     rows = [line.split() for line in command("emq_stats", "--partitions").splitlines()[1:10]]
     assert [row[0] for row in rows] == [*PARTS, "mail"]
-    assert sum(int(row[1]) for row in rows[:-1]) == 40
+    assert sum(int(row[1]) for row in rows[:-1]) == 200
     rows = command("emq_stats", "events", "--partitions").splitlines()[1:9]
     assert [row.split()[0] for row in rows] == PARTS
 
@@ -619,17 +619,17 @@ def test_the_page_shows_the_whole(client, operator):
     """One row with sums leads to the partitions; a partition without a worker is seen in it."""
     from tests.admin.yard import url
 
-    emq.enqueue_many([*(send.job(n) for n in range(40)), tasks.mark.using(queue="mail").job(1)])
+    emq.enqueue_many([*(send.job(n) for n in range(200)), tasks.mark.using(queue="mail").job(1)])
     scripts.beat(client, "w-1", ttl_ms=60_000, facts={"queues": " ".join([*PARTS, "mail"])})
     scripts.beat(client, "w-2", ttl_ms=60_000, facts={"queues": " ".join(PARTS[:7])})
     page = operator.get(url("queue_changelist"))
-    assert rows(page) == {"events": (40, 1), "mail": (1, 1)}
+    assert rows(page) == {"events": (200, 1), "mail": (1, 1)}
     text = page.content.decode()
     assert 'href="?of=events">events</a>' in text
     assert "8 partitions" in text
     page = operator.get(url("queue_changelist"), {"of": "events"})
     assert list(rows(page)) == PARTS
-    assert sum(pending for pending, _ in rows(page).values()) == 40
+    assert sum(pending for pending, _ in rows(page).values()) == 200
     assert [serving for _, serving in rows(page).values()] == [2] * 7 + [1]
     assert "Partitions of events" in page.content.decode()
     assert url("queue_change", queue="events.3") in page.content.decode()
