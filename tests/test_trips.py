@@ -8,6 +8,7 @@ from django_emq import inspector
 from django_emq.calls import SCRIPTS
 from django_emq.connections import Script
 from django_emq.context import JobContext
+from django_emq.keys import queue_keys
 from django_emq.log import Outage, get_logger
 from django_emq.worker.appetite import CHUNK
 from django_emq.worker.child import make_page
@@ -149,6 +150,25 @@ def test_an_answer_that_cannot_be_read(client, queue, yard, monkeypatch):
     assert yard.trips.settle_all()
     assert [job.id.decode() for job in yard.brought()] == ids[MUCH:]
     assert totals(client, queue) == {"claimed": 2 * MUCH, "completed": MUCH, "stale": 0}
+
+
+def test_a_wake_outlives_the_trip_that_it_sent(client):
+    """It was taken, and lost with the connection: the queue is asked again, and wakes the next."""
+    names = ("first", "second")
+    here = Yard(client, names)
+    here.trips.leave(0)
+    here.trips.arrive()
+    here.trips.woken = {"second"}
+    here.trips.leave(0)
+    here.trips._line._connection.disconnect()
+    assert not here.trips.arrive()
+    (waits,) = enqueue_some(client, "second", 1)
+    client.raw.delete(queue_keys("second").wake)
+    here.trips.leave(0)
+    assert here.trips.arrive()
+    assert client.raw.llen(queue_keys("second").wake) == 1
+    assert set(members(client, "second", "pending")) == {waits}
+    here.trips.close()
 
 
 def test_each_queue_has_its_turn(client):

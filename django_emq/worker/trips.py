@@ -246,6 +246,7 @@ class Trips:
     def _give_up(self) -> None:
         """Take back what was under way: nothing is known of it."""
         outcomes = [outcome for trip in self._under_way for outcome in trip.outcomes]
+        self.woken = self.woken.union(*(trip.woken for trip in self._under_way))
         self._under_way.clear()
         self.look = set(self.turns.queues)
         self._put_back(outcomes)

@@ -12,7 +12,7 @@ from django.urls import reverse
 from redis.cluster import RedisCluster
 
 import django_emq as emq
-from django_emq import conf, connections, doctor, inspector, rights, scripts
+from django_emq import connections, doctor, inspector, rights, scripts
 from django_emq.batches import Batch
 from django_emq.cluster import ClusterClient, Lazy
 from django_emq.keys import queue_keys
@@ -182,35 +182,6 @@ def test_a_worker_over_several_nodes(nodes, client, probe):
         assert "trying again" not in worker.output
     for queue in queues:
         assert balanced(nodes, queue) == set()
-
-
-def test_partitions_of_one_queue(nodes, probe, settings):
-    """One queue on all nodes: each node works for it, and it is counted and paused as one."""
-    settings.EMQ = {**settings.EMQ, "QUEUES": {"events": {"PARTITIONS": 8}}}
-    client = connections.client()
-
-    def worked():
-        stats = [node.info("commandstats").get("cmdstat_evalsha", {}) for node in nodes.primaries]
-        return [one.get("calls", 0) for one in stats]
-
-    mark = tasks.mark.using(queue="events")
-    emq.enqueue_many(mark.job(i) for i in range(200))
-    assert json.loads(printed("emq_stats", "--json"))["queues"][0]["counts"]["pending"] == 200
-    before = worked()
-    with Worker("events", DJANGO_SETTINGS_MODULE="tests.cluster.settings") as worker:
-        probe.wait_for(200)
-        assert sorted(probe.marks(), key=int) == [str(i) for i in range(200)]
-        parts = conf.settings().parts("events")
-        wait_until(lambda: not any(inspector.counts(client, q)["active"] for q in parts))
-        assert all(new > old for new, old in zip(worked(), before, strict=True))
-        for i in range(200, 204):  # each wakes a worker that is idle on all nodes
-            clock = Clock()
-            mark.enqueue(i)
-            probe.wait_for(i + 1)
-            assert clock.seconds < 4
-        worker.terminate()
-        assert worker.wait() == 0
-    assert "Traceback" not in worker.output
 
 
 def test_a_wake_that_is_not_used_is_passed_on(nodes, client):
