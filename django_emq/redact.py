@@ -18,7 +18,6 @@ from django.views.decorators import debug
 
 from . import registry
 from .conf import settings
-from .exceptions import UnknownTask
 from .jobs import Call, read
 
 MASK = "••••••"
@@ -68,10 +67,10 @@ def _secrets(value: Any, hidden: set[str], secret: bool) -> Iterator[Any]:
 
 def sensitive(task: str) -> tuple[str, ...] | str:
     """The names given to `sensitive_variables`; "__ALL__" where it was given none."""
-    try:
-        func: Any = registry.get(task).func
-    except UnknownTask:
+    known = registry.find(task)  # for every row of a page: `get` looks for the nearest name
+    if known is None:
         return ()
+    func: Any = known.func
     while True:
         # Django leaves the names on its wrapper when that is called, for its own pages of errors.
         # Before, they are only what the wrapper has in its closure.
