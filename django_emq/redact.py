@@ -67,7 +67,7 @@ def _secrets(value: Any, hidden: set[str], secret: bool) -> Iterator[Any]:
 
 def sensitive(task: str) -> tuple[str, ...] | str:
     """The names given to `sensitive_variables`; "__ALL__" where it was given none."""
-    known = registry.find(task)  # for every row of a page: `get` looks for the nearest name
+    known = registry.find(task)
     if known is None:
         return ()
     func: Any = known.func

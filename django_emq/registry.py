@@ -222,20 +222,25 @@ def register(task: Task[P, R]) -> Task[P, R]:
 
 def get(name: str) -> Task[..., Any]:
     """The task of this name. Raises UnknownTask with the nearest known one."""
-    task = _tasks.get(name)
-    if task is None:
-        task = next(filter(None, (look(name) for look in finders)), None)
+    task = _look(name)
     if task is None:
         raise UnknownTask(_unknown("task", name, list(_tasks)))
     return task
 
 
 def find(name: str) -> Task[..., Any] | None:
-    """The task of this name, or None."""
+    """The task of this name, or None; looks for no near one, as every row of a page asks."""
     try:
-        return get(name)
-    except UnknownTask:
+        return _look(name)
+    except UnknownTask:  # a finder knows why it cannot be run
         return None
+
+
+def _look(name: str) -> Task[..., Any] | None:
+    task = _tasks.get(name)
+    if task is None and finders:
+        return next(filter(None, (look(name) for look in finders)), None)
+    return task
 
 
 def note_lease(lease_ms: int) -> None:
