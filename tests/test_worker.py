@@ -211,7 +211,7 @@ def test_an_idle_worker_picks_up_at_once(probe):
             tasks.mark.enqueue(i)
             probe.wait_for(2 + i)
             took.append(time.monotonic() - start)
-    assert min(took) < 0.1, took
+    assert min(took) < 0.5, took
 
 
 def test_an_idle_worker_sends_nothing(probe, redis):
