@@ -18,6 +18,9 @@
 --
 -- A lease that lapsed and was swept, but was not claimed again, may still be completed: the
 -- work is done, and the id leaves pending in this step.
+--
+-- A row with the field 'ties' has something beside it that its end concerns (log lines); all
+-- other rows pay for no look at such things.
 
 local active, pending, done, metrics, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local jobs, trail_max, trail_all = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -55,10 +58,10 @@ redis.call('ZCARD', done)
 
 -- Read and decide.
 local verdicts, held, swept, finished, seen = {}, {}, {}, {}, {}
-local refused = {}
+local refused, tied = {}, {}
 for i, id in ipairs(ids) do
   local token = ARGV[3 * i + 3]
-  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled', 'logs')
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled', 'ties')
   local reason
   if row.err or not row[1] then
     verdicts[i] = 0
@@ -88,7 +91,7 @@ for i, id in ipairs(ids) do
     seen[id] = true
     finished[#finished + 1] = i
     if row[3] then
-      seen[id] = 'logs'
+      tied[#tied + 1] = id
     end
   end
 end
@@ -115,9 +118,9 @@ elseif #finished > 0 then
   local rows = {}
   for _, i in ipairs(finished) do
     rows[#rows + 1] = jobs .. ids[i]
-    if seen[ids[i]] == 'logs' then
-      rows[#rows + 1] = jobs .. ids[i] .. ':logs'
-    end
+  end
+  for _, id in ipairs(tied) do
+    rows[#rows + 1] = jobs .. id .. ':logs'
   end
   redis.call('DEL', unpack(rows))
 end

@@ -29,7 +29,7 @@ if not redis.call('ZSCORE', active, id) then
     'EMQSTALE log not held (yours ' .. token .. ', row ' .. attempts .. ')')
 end
 redis.call('LLEN', logs)
-redis.call('HSET', job, 'logs', '1')
+redis.call('HSET', job, 'ties', '1')
 redis.call('RPUSH', logs, line)
 redis.call('LTRIM', logs, -keep, -1)
 return redis.call('LLEN', logs)

@@ -165,6 +165,6 @@ class Fenced(Base):
         if refusal := self._refusal(job_id, token):
             return refusal
         job = self.jobs[job_id]
-        job.row["logs"] = "1"
+        job.row["ties"] = "1"
         job.logs = [*job.logs, line][-keep:]
         return len(job.logs)
