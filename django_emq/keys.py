@@ -37,6 +37,7 @@ class Keys:
     limiter: str  # string, claims in the running window of the rate limit
     jobs: str  # prefix of the rows
     fences: str  # prefix of the keys that `fence` spells
+    uniques: str  # prefix of the keys that `unique` spells
 
     def job(self, job_id: str) -> str:
         """Key of the row: a hash."""
@@ -64,7 +65,7 @@ class Keys:
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
-        return f"{self.base}unique:{sha256(key.encode()).hexdigest()}"
+        return self.uniques + digest(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,11 @@ class Reserve:
     def word(self, worker: str) -> str:
         """Key of what a worker is asked to do: a string with a time to live."""
         return f"{self.base}word:{worker}"
+
+
+def digest(key: str) -> str:
+    """What stands for a unique key: its SHA-256 in hex."""
+    return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_queue(queue: object, prefix: str = "emq") -> str:
@@ -137,6 +143,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         limiter=base + "limiter",
         jobs=base + "job:",
         fences=base + "fence:",
+        uniques=base + "unique:",
     )
 
 

@@ -25,12 +25,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from . import connections, scripts
-from .admission import CHUNK, introduce
+from .admission import CHUNK, introduce, verb_of
 from .batches import Batch
 from .connections import Client
 from .exceptions import EmqError, ServerError
 from .ids import uuid_of
-from .jobs import NewJob
+from .jobs import Conflict, NewJob
 from .log import Outage, get_logger
 from .models import Outbox
 
@@ -213,7 +213,7 @@ def _send(
             continue
         name = new[0].id
         introduce(client, [row.queue])
-        scripts.enqueue(
+        verb_of(new)(
             batch,
             row.queue,
             new,
@@ -243,4 +243,10 @@ def _answers(batch: Batch, sent: list[Taken], taken: list[Taken]) -> QueueRefuse
         for verdict in verdicts:
             if isinstance(verdict, EmqError):
                 logger.error("outbox row %s: a job was refused: %s", one[1], verdict)
+            elif isinstance(verdict, Conflict) and verdict.word == "duplicate":
+                logger.info(
+                    "outbox row %s: a job was a duplicate: job %s holds its unique key",
+                    one[1],
+                    verdict.holder,
+                )
     return refusal

@@ -17,14 +17,17 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from . import commit, connections, partitions, registry, scripts, signing
-from .admission import Lots, admit, confirm, push, replicas_of, waiting
+from .admission import Lots, Verdict, admit, confirm, push, replicas_of, waiting
 from .conf import Settings, settings
 from .exceptions import EmqError
 from .ids import mint
-from .jobs import Job, NewJob, encode
+from .jobs import Conflict, Job, NewJob, encode
 from .keys import check_queue
+from .log import get_logger
 from .registry import AnyTask, Seconds, Task, Unsent
 from .signals import job_enqueued
+
+logger = get_logger("queue")
 
 
 def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -68,8 +71,10 @@ def _enqueue(
     (verdict,) = push(client, queue, [new], wait)
     if isinstance(verdict, EmqError):
         raise verdict
-    job = Job(new.id, queue, task.name, "enqueued" if verdict == 1 else "duplicate")
-    if job_enqueued.receivers:
+    job = Job(new.id, queue, task.name)
+    if verdict != 1:
+        job = _other(job, verdict)
+    if job_enqueued.receivers and _came_in(verdict):
         job_enqueued.tell(task, job=job)
     if wait:
         confirm([job], [(queue, [new], wait)])
@@ -123,7 +128,7 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
         for at, verdict in zip(places[queue], verdicts, strict=True):
             if verdict != 1:
                 made[at] = _other(made[at], verdict)
-            if job_enqueued.receivers and made[at].error is None:
+            if job_enqueued.receivers and _came_in(verdict):
                 job_enqueued.tell(registry.find(made[at].task), job=made[at])
     return confirm(made, sent)
 
@@ -143,12 +148,23 @@ def _defer(plan: commit.Plan, lots: Lots, replicas: Mapping[str, int], jobs: Ite
 def _committed(lots: Lots, replicas: Mapping[str, int], jobs: list[Job]) -> None:
     """Send jobs whose transaction has been committed; raises the first refusal, all being sent."""
     found, sent = admit(lots, replicas)
-    for verdicts in found.values():
-        for verdict in verdicts:
-            if isinstance(verdict, EmqError):
-                raise verdict
-    if job_enqueued.receivers:
-        for job in jobs:
+    verdicts: dict[str, Verdict] = {}
+    for queue, lot in lots.items():
+        verdicts |= {new.id: verdict for new, verdict in zip(lot, found[queue], strict=True)}
+    for verdict in verdicts.values():
+        if isinstance(verdict, EmqError):
+            raise verdict
+    for job in jobs:
+        verdict = verdicts[job.id]
+        if not _came_in(verdict):  # who enqueued it has long been answered
+            holder = _other(job, verdict).holder
+            logger.info(
+                "job %s of %s was a duplicate: job %s holds its unique key",
+                job.id,
+                job.task,
+                holder,
+            )
+        elif job_enqueued.receivers:
             job_enqueued.tell(registry.find(job.task), job=job)
     confirm(jobs, sent)
 
@@ -177,12 +193,28 @@ def _new_job(
     job_id = mint()
     if conf.sign_payloads:
         payload = signing.sealed(payload, job_id)
+    rule = task.rule
+    unique = () if rule is None else rule.of(task.name, args, kwargs)
     if conf.queues:
-        queue = partitions.place(conf, queue, job_id, task.partition_key)
-    return queue, NewJob(job_id, payload, task.priority, task.due, task.fields)
+        key = unique.digest if unique else task.partition_key
+        queue = partitions.place(conf, queue, job_id, key)
+    return queue, NewJob(job_id, payload, task.priority, task.due, task.fields, unique)
 
 
-def _other(job: Job, verdict: int | EmqError) -> Job:
+def _came_in(verdict: Verdict) -> bool:
+    """Whether the server has the job by this call, or by the same one sent before."""
+    if isinstance(verdict, Conflict):
+        return verdict.word != "duplicate"
+    return not isinstance(verdict, EmqError)
+
+
+def _other(job: Job, verdict: Verdict) -> Job:
+    """What became of a job that did not just come in."""
     if isinstance(verdict, EmqError):
-        return Job(job.id, job.queue, job.task, "refused", verdict)
-    return Job(job.id, job.queue, job.task, "duplicate")
+        return replace(job, status="refused", error=verdict)
+    if not isinstance(verdict, Conflict):
+        return replace(job, status="duplicate")
+    if verdict.word == "duplicate":
+        return replace(job, id=verdict.holder, status="duplicate", holder=verdict.holder)
+    status = "replaced" if verdict.word == "replaced" else "enqueued"
+    return replace(job, status=status, holder=verdict.holder)

@@ -17,16 +17,16 @@ from .exceptions import ServerRefused
 from .keys import Keys, queue_keys, reserve_keys
 from .scripts import SCRIPTS
 
-PRODUCER = ("register", "enqueue", "forget")
+PRODUCER = ("register", "enqueue", "forget")  # of unique jobs: needs more, see docs/security.md
 # A worker's jobs enqueue others, and report on themselves.
 WORKER = (
-    *PRODUCER, "claim", "complete", "retry", "snooze", "release", "bury", "discard", "extend",
-    "progress", "log", "beat", "promote", "reap", "trim",
+    *PRODUCER, "enqueue_unique", "claim", "complete", "retry", "snooze", "release", "bury",
+    "discard", "extend", "progress", "log", "beat", "promote", "reap", "trim",
 )  # fmt: skip
 REAPER = ("register", "promote", "reap", "trim")
 OPERATOR = (
-    *PRODUCER, "reprocess", "requeue", "cancel", "remove", "drain", "obliterate", "update",
-    "pause", "resume", "state", "control", "unregister", "audit", "mend",
+    *PRODUCER, "enqueue_unique", "reprocess", "requeue", "cancel", "remove", "drain",
+    "obliterate", "update", "pause", "resume", "state", "control", "unregister", "audit", "mend",
 )  # fmt: skip
 # What the admin's pages and the commands read beside the scripts: of a key, and of the server.
 READS = (

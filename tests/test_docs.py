@@ -358,7 +358,8 @@ def test_fields_of_rows_are_all_there(client, queue: str, settings) -> None:
     options = {"max_attempts": 9, "max_stalls": 9, "lease": 60}
     past = datetime(2026, 1, 1, tzinfo=UTC)
     job = nothing.using(queue_name=queue, priority=1, run_after=past, **options).enqueue()
-    client.raw.hset(queue_keys(queue).job(job.id), "fence_key", "x")
+    later = ("fence_key", "unique", "unique_since", "behind", "due", "next", "duplicates")
+    client.raw.hset(queue_keys(queue).job(job.id), mapping=dict.fromkeys(later, "x"))
 
     requests = itertools.count()
 
@@ -459,8 +460,15 @@ def test_keys_are_all_explained() -> None:
     listed = names(section(ROOT / "docs" / "how-it-works.md", "The keys"))
     queue, reserve = keys.queue_keys("q"), keys.reserve_keys()
     spelled = {getattr(queue, f.name).removeprefix(queue.base) for f in fields(queue)}
-    spelled -= {"q", "", "job:", "fence:"}
-    spelled |= {"job:<id>", "fence:<key>", "metrics:<minute>", "sent:<producer>", "claims:<worker>"}
+    spelled -= {"q", "", "job:", "fence:", "unique:"}
+    spelled |= {
+        "job:<id>",
+        "fence:<key>",
+        "unique:<digest>",
+        "metrics:<minute>",
+        "sent:<producer>",
+        "claims:<worker>",
+    }
     spelled |= {queue.logs("<id>").removeprefix(queue.base)}
     spelled |= {reserve.version, reserve.queues, reserve.workers, reserve.worker("<id>")}
     spelled |= {reserve.word("<id>")}
