@@ -1,11 +1,14 @@
 """Signals of jobs and workers: who is told what, once."""
 
+import re
+from collections import Counter
+
 import pytest
 from django.db import transaction
 
 import django_emq as emq
 from django_emq import inspector, scripts, signals
-from tests.helpers import QUEUE
+from tests.helpers import QUEUE, children
 from tests.probe import state, tasks, verdicts
 from tests.processes import Worker, wait_until
 
@@ -121,3 +124,31 @@ def test_a_receiver_that_fails_costs_nothing(client, heard, caplog, error):
     assert heard == [("mark", "enqueued")]
     assert "of job_enqueued" in caplog.text
     assert "a receiver" in caplog.text
+
+
+def test_B113_error_in_the_workers_own_book_keeping(probe, client):
+    """Receivers of all signals raise, and a log handler does: ten jobs end as without them."""
+    emq.enqueue_many(tasks.mark.job(i) for i in range(5))
+    boom = tasks.boom.using(max_attempts=1)
+    emq.enqueue_many(boom.job() for _ in range(5))
+    with Worker(PROBE_CALL="refuse") as worker:
+        worker.wait_ready()
+        (child,) = children(worker.pid)
+        wait_until(lambda: inspector.totals(client, QUEUE).get("dead") == 5)
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 5)
+        assert children(worker.pid) == [child]
+        worker.terminate()
+        assert worker.wait() == 0, worker.output
+    assert probe.marks() == ["0", "1", "2", "3", "4"]
+    counts = inspector.counts(client, QUEUE)
+    assert (counts["active"], counts["dead"]) == (0, 5)
+    told = Counter(re.findall(r"of (\w+) raised: ZeroDivisionError", worker.output))
+    assert told == {
+        "worker_started": 1,
+        "job_started": 10,
+        "job_succeeded": 5,
+        "job_failed": 5,
+        "job_dead": 5,
+        "worker_stopping": 1,
+    }
+    assert worker.output.count("OSError: no space left") == 5
