@@ -358,7 +358,7 @@ def test_fields_of_rows_are_all_there(client, queue: str, settings) -> None:
     options = {"max_attempts": 9, "max_stalls": 9, "lease": 60}
     past = datetime(2026, 1, 1, tzinfo=UTC)
     job = nothing.using(queue_name=queue, priority=1, run_after=past, **options).enqueue()
-    client.raw.hset(queue_keys(queue).job(job.id), "fence_key", "x")
+    client.raw.hset(queue_keys(queue).job(job.id), mapping={"fence_key": "x", "ties": 1})
 
     requests = itertools.count()
 

@@ -62,7 +62,7 @@ class Watch:
 
 def live(client, queue):
     """Each verb once at least, on a queue that has something for it."""
-    job_id = enqueue_one(client, queue, fence_key="a")
+    job_id = enqueue_one(client, queue, fence_key="a", ties=1)
     claim_one(client, queue)
     scripts.progress(client, queue, job_id, 1, "half")
     scripts.log(client, queue, job_id, 1, "a line")
