@@ -7,7 +7,9 @@ import pytest
 from django.db import transaction
 
 import django_emq as emq
-from django_emq import inspector, scripts, signals
+from django_emq import inspector, outbox, scripts, signals
+from django_emq.keys import queue_keys
+from django_emq.relay import Relay
 from tests.helpers import QUEUE, children
 from tests.probe import state, tasks, verdicts
 from tests.processes import Worker, wait_until
@@ -107,6 +109,36 @@ def test_enqueued_is_told_once_it_is(client, heard):
     with pytest.raises(emq.InvalidArguments):
         tasks.mark.enqueue(object())
     assert heard == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("option", ["on_commit", "outbox"])
+def test_one_that_is_refused_after_a_commit_silences_no_other(client, heard, option):
+    """The others are there, and told: whether the block that commits raises, or the log does."""
+    task = tasks.mark.using(**{option: True})
+
+    def commit():
+        with transaction.atomic():
+            jobs = emq.enqueue_many(task.using(queue=name).job(1) for name in ("a", "a", "b"))
+            client.raw.set(queue_keys("a").job(jobs[0].id), "no row")
+
+    if option == "on_commit":
+        with pytest.raises(emq.EmqError):
+            commit()
+    else:
+        commit()
+    assert heard == [("mark", "enqueued")] * 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_relay_pushes_is_told_there(client, heard, monkeypatch):
+    """Once for each push that the server took."""
+    monkeypatch.setattr(outbox, "_away_until", float("inf"))
+    tasks.mark.using(outbox=True).enqueue(1)
+    assert heard == []
+    Relay(client, ("default",)).drain("default")
+    Relay(client, ("default",)).drain("default")
+    assert heard == [("mark", "enqueued")]
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
