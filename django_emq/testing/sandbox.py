@@ -165,6 +165,17 @@ class Sandbox:
                 stack.enter_context(TestCase.captureOnCommitCallbacks(using=alias, execute=True))
             yield
 
+    @contextmanager
+    def _committed(self) -> Iterator[None]:
+        """`commits` for what a job has committed, also before it crashed; called this once."""
+        before = {alias: len(databases[alias].run_on_commit) for alias in databases}
+        try:
+            with self.commits():
+                yield
+        finally:
+            for alias, count in before.items():
+                del databases[alias].run_on_commit[count:]
+
     # -- running ------------------------------------------------------------------------------
 
     def run_until_empty(self, *, scheduled: bool = False, raises: bool = True) -> list[Ran]:
@@ -230,7 +241,8 @@ class Sandbox:
         before, self._running = self._running, True
         try:
             scope = copy_context()
-            outcome, error = scope.run(self._attempt, context)
+            with self._committed():
+                outcome, error = scope.run(self._attempt, context)
             if self._trap is not None:
                 self._trap.reach(COMPLETE, context)
         except Crash as crash:
@@ -336,7 +348,8 @@ class Sandbox:
         try:
             with transaction.atomic(using=using):
                 trap.depth = len(databases[using].savepoint_ids)
-                enqueue()
+                with self._committed():
+                    enqueue()
                 self._trap = trap
                 self.run_until_empty(scheduled=True, raises=False)
                 check()
