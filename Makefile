@@ -11,7 +11,7 @@ WITH_SERVER := $(BIN)/python testproject/private_server.py
 KEPT := testproject/db.rdb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-matrix proof chaos lint messages screenshots clean
+.PHONY: help demo serve test test-servers test-matrix proof chaos lint messages screenshots clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ serve: .venv/ready-demo  ## show the demo's data in the Django admin
 
 test: .venv/ready-test  ## run the suite on Valkey, and the conformance suite on Redis too
 	@tests/run.sh $(ARGS)
+
+test-servers: .venv/ready-test  ## run what depends on the server on each one that is here (SERVERS=...)
+	@tests/servers.sh $(ARGS)
 
 test-matrix:  ## run the suite on each Python that is here, with its Django
 	@tests/matrix.sh $(ARGS)

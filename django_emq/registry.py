@@ -98,7 +98,7 @@ class Task(Generic[P, R]):
         if lease_ms:
             row += ("lease_ms", lease_ms)
         if self.fence_key is not None:
-            row += ("fence_key", _fence_key(self.fence_key))
+            row += ("fence_key", _fence_key(self.fence_key), "ties", 1)
         for name in ("on_commit", "outbox"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (bool, str)):
