@@ -59,6 +59,15 @@ class JobContext:
         """The keyword arguments of the call."""
         return self._call.kwargs if self._call else {}
 
+    @property
+    def planned_at(self) -> datetime | None:
+        """Which time a job of a schedule stands for, in UTC; None for other jobs.
+
+        It is the planned one, also where the job was enqueued late.
+        """
+        planned = self._call.planned_at if self._call else 0
+        return datetime.fromtimestamp(planned / 1000, UTC) if planned else None
+
     def begin(self, call: Call) -> None:
         """Make this the current job, with the arguments of its call. Called by the worker."""
         self._call = call

@@ -48,6 +48,7 @@ class Reaped(NamedTuple):
     next_ms: int  # ms until the next lease may lapse; -1 when no job is held
     returned: list[str]  # ids back in pending
     dead: list[str]  # ids that reached max_stalls
+    tick_ms: int = -1  # ms until the next time of a schedule; -1 for none
 
 
 class NewJob(NamedTuple):
@@ -78,11 +79,15 @@ class Job:
 
 
 class Call(NamedTuple):
-    """What a payload says: which task to run, and with what."""
+    """What a payload says: which task to run, and with what.
+
+    `planned_at` is the time that a job of a schedule stands for, in ms; 0 for others.
+    """
 
     task: str
     args: list[Any]
     kwargs: dict[str, Any]
+    planned_at: int = 0
 
 
 def encode(task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, limit: int) -> str:
@@ -119,11 +124,12 @@ def decode(payload: bytes) -> Call:
         if end < len(text):
             body = json.loads(text)
         task, args, kwargs = body["task"], body.get("args", []), body.get("kwargs", {})
+        planned_at = body.get("planned_at", 0)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"bad payload: {type(error).__name__}: {error}") from error
     if not (isinstance(task, str) and isinstance(args, list) and isinstance(kwargs, dict)):
         raise ValueError("bad payload: it needs a text 'task', a list 'args' and a dict 'kwargs'")
-    return Call(task, args, kwargs)
+    return Call(task, args, kwargs, planned_at if type(planned_at) is int else 0)
 
 
 def read(payload: bytes) -> Call:

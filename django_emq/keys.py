@@ -35,6 +35,7 @@ class Keys:
     trail: str  # stream, what happened, refusals included; capped
     events: str  # channel, progress of jobs as JSON
     limiter: str  # string, claims in the running window of the rate limit
+    repeat: str  # zset, names of schedules, scored by their next time in ms; inf: switched off
     jobs: str  # prefix of the rows
     fences: str  # prefix of the keys that `fence` spells
 
@@ -61,6 +62,10 @@ class Keys:
     def fence(self, key: str) -> str:
         """Key of the last number of a resource (`fence_key`): a string with a time to live."""
         return self.fences + key
+
+    def record(self, schedule: str) -> str:
+        """Key of what is known of a schedule: a hash."""
+        return f"{self.repeat}:{schedule}"
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
@@ -135,6 +140,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         trail=base + "trail",
         events=base + "events",
         limiter=base + "limiter",
+        repeat=base + "repeat",
         jobs=base + "job:",
         fences=base + "fence:",
     )

@@ -120,7 +120,8 @@ class Sandbox:
                 for row in inspector.page(self._client, name, place, size=JOBS_MAX).rows:
                     payload = inspector.row(self._client, name, row.id)["payload"]
                     due_in = max(row.left_s or 0.0, 0.0)
-                    found.append(Waiting(row.id, name, *decode(payload.encode()), due_in))
+                    call = decode(payload.encode())
+                    found.append(Waiting(row.id, name, *call[:3], due_in))
         return found
 
     def assert_enqueued(
