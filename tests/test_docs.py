@@ -149,11 +149,13 @@ def test_python_blocks_compile(block: Block) -> None:
     compile(f"{{{block.text}}}" if entry else block.text, place(block), "exec")
 
 
-# Those of effects.md need tables and a job: tests/test_effects_docs.py.
+# Those of effects.md need tables and a job: tests/test_effects_docs.py. Those of tutorial.md are
+# files of an example: tests/orders/test_tutorial.py.
 RUNNABLE = [
     b
     for b in PYTHON
-    if b.page.name not in ("README.md", "effects.md") and "import django_emq as emq" in b.text
+    if b.page.name not in ("README.md", "effects.md", "tutorial.md")
+    and "import django_emq as emq" in b.text
 ]
 
 
