@@ -11,6 +11,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from operator import attrgetter
 from time import monotonic
 from typing import Any
@@ -149,6 +150,27 @@ def verb_of(jobs: Iterable[NewJob]) -> Callable[..., Any]:
 
 
 _unique_of = attrgetter("unique")
+
+
+def came_in(verdict: Verdict) -> bool:
+    """Whether the server has the job by this call, or by the same one sent before."""
+    if isinstance(verdict, Conflict):
+        return verdict.word != "duplicate"
+    return not isinstance(verdict, EmqError)
+
+
+def job_after(job: Job, verdict: Verdict) -> Job:
+    """The job, as enqueue answers it after this verdict."""
+    if isinstance(verdict, EmqError):
+        return replace(job, status="refused", error=verdict)
+    if not isinstance(verdict, Conflict):
+        return job if verdict == 1 else replace(job, status="duplicate")
+    other = verdict.holder
+    if verdict.word == "duplicate":  # what was to follow this job does not come either
+        return Job(other, job.queue, job.task, "duplicate", holder=other)
+    return replace(
+        job, status="replaced" if verdict.word == "replaced" else "enqueued", holder=other
+    )
 
 
 # -- replicas ---------------------------------------------------------------------------------

@@ -16,8 +16,19 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
-from . import commit, connections, partitions, registry, scripts, signing
-from .admission import Lots, Verdict, admit, confirm, push, replicas_of, waiting
+from . import chains, commit, connections, partitions, registry, scripts, signing
+from .admission import (
+    Lots,
+    Verdict,
+    admit,
+    came_in,
+    confirm,
+    job_after,
+    push,
+    replicas_of,
+    waiting,
+)
+from .chains import Made, job_of
 from .conf import Settings, settings
 from .exceptions import EmqError
 from .ids import mint
@@ -59,11 +70,12 @@ def _enqueue(
 ) -> Job:
     task = registry.get(task) if isinstance(task, str) else task
     conf = settings()
-    queue, new = _new_job(task, args, kwargs, conf)
+    made = _new_job(task, args, kwargs, conf)
+    queue, new = made.queue, made.new
     replicas = replicas_of(task, queue, conf)
     plan = commit.plan(task, queue, conf, at_once=at_once)
     if plan is not None:
-        job = Job(new.id, queue, task.name, "deferred")
+        job = job_of(made, task.name, "deferred")
         _defer(plan, {queue: [new]}, {queue: replicas}, [job])
         return job
     client = connections.client()
@@ -71,10 +83,10 @@ def _enqueue(
     (verdict,) = push(client, queue, [new], wait)
     if isinstance(verdict, EmqError):
         raise verdict
-    job = Job(new.id, queue, task.name)
+    job = job_of(made, task.name, "enqueued")
     if verdict != 1:
-        job = _other(job, verdict)
-    if job_enqueued.receivers and _came_in(verdict):
+        job = job_after(job, verdict)
+    if job_enqueued.receivers and came_in(verdict):
         job_enqueued.tell(task, job=job)
     if wait:
         confirm([job], [(queue, [new], wait)])
@@ -109,11 +121,10 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     places: dict[str, list[int]] = {}  # of the jobs that are sent now
     replicas: dict[str, int] = {}
     for at, unsent in enumerate(jobs):
-        queue, job = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
+        one = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
+        queue, job = one.queue, one.new
         plan = commit.plan(unsent.task, queue, conf)
-        made.append(
-            Job(job.id, queue, unsent.task.name, "enqueued" if plan is None else "deferred")
-        )
+        made.append(job_of(one, unsent.task.name, "enqueued" if plan is None else "deferred"))
         plans.setdefault(plan, {}).setdefault(queue, []).append(job)
         if plan is None:
             places.setdefault(queue, []).append(at)
@@ -127,8 +138,8 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     for queue, verdicts in found.items():
         for at, verdict in zip(places[queue], verdicts, strict=True):
             if verdict != 1:
-                made[at] = _other(made[at], verdict)
-            if job_enqueued.receivers and _came_in(verdict):
+                made[at] = job_after(made[at], verdict)
+            if job_enqueued.receivers and came_in(verdict):
                 job_enqueued.tell(registry.find(made[at].task), job=made[at])
     return confirm(made, sent)
 
@@ -151,21 +162,20 @@ def _committed(lots: Lots, replicas: Mapping[str, int], jobs: list[Job]) -> None
     verdicts: dict[str, Verdict] = {}
     for queue, lot in lots.items():
         verdicts |= {new.id: verdict for new, verdict in zip(lot, found[queue], strict=True)}
-    for verdict in verdicts.values():
-        if isinstance(verdict, EmqError):
-            raise verdict
     for job in jobs:
         verdict = verdicts[job.id]
-        if not _came_in(verdict):  # who enqueued it has long been answered
-            holder = _other(job, verdict).holder
-            logger.info(
+        if isinstance(verdict, Conflict) and not came_in(verdict):
+            logger.info(  # who enqueued it has long been answered
                 "job %s of %s was a duplicate: job %s holds its unique key",
                 job.id,
                 job.task,
-                holder,
+                verdict.holder,
             )
-        elif job_enqueued.receivers:
+        elif job_enqueued.receivers and came_in(verdict):
             job_enqueued.tell(registry.find(job.task), job=job)
+    for verdict in verdicts.values():
+        if isinstance(verdict, EmqError):
+            raise verdict
     confirm(jobs, sent)
 
 
@@ -185,9 +195,10 @@ def cas(key: str, expected: str | bytes, value: str | bytes) -> bool:
     return scripts.cas(connections.client(), key, expected, value)
 
 
-def _new_job(
-    task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any], conf: Settings
-) -> tuple[str, NewJob]:
+def _new_job(task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any], conf: Settings) -> Made:
+    if task.on_success is not None or task.on_failure is not None:
+        first = Unsent(task, args, kwargs)
+        return chains.Weaver(conf, first).weave(first)
     payload = encode(task.name, args, kwargs, limit=conf.max_payload)
     queue = check_queue(task.queue or conf.default_queue, conf.prefix)
     job_id = mint()
@@ -198,23 +209,4 @@ def _new_job(
     if conf.queues:
         key = unique.digest if unique else task.partition_key
         queue = partitions.place(conf, queue, job_id, key)
-    return queue, NewJob(job_id, payload, task.priority, task.due, task.fields, unique)
-
-
-def _came_in(verdict: Verdict) -> bool:
-    """Whether the server has the job by this call, or by the same one sent before."""
-    if isinstance(verdict, Conflict):
-        return verdict.word != "duplicate"
-    return not isinstance(verdict, EmqError)
-
-
-def _other(job: Job, verdict: Verdict) -> Job:
-    """What became of a job that did not just come in."""
-    if isinstance(verdict, EmqError):
-        return replace(job, status="refused", error=verdict)
-    if not isinstance(verdict, Conflict):
-        return replace(job, status="duplicate")
-    if verdict.word == "duplicate":
-        return replace(job, id=verdict.holder, status="duplicate", holder=verdict.holder)
-    status = "replaced" if verdict.word == "replaced" else "enqueued"
-    return replace(job, status=status, holder=verdict.holder)
+    return Made(queue, NewJob(job_id, payload, task.priority, task.due, task.fields, unique))

@@ -48,6 +48,14 @@ from .operators import (
     unregister,
     update,
 )
+from .repeats import (
+    Tick,
+    declare,
+    repeat_advance,
+    repeat_cancel,
+    repeat_due,
+    repeat_register,
+)
 
 __all__ = [
     "BATCH_MAX",
@@ -55,6 +63,7 @@ __all__ = [
     "VERSION",
     "WORDS",
     "WORD_MS",
+    "Tick",
     "Token",
     "Verdict",
     "Way",
@@ -65,6 +74,7 @@ __all__ = [
     "claim",
     "complete",
     "control",
+    "declare",
     "discard",
     "drain",
     "enqueue",
@@ -75,6 +85,7 @@ __all__ = [
     "log",
     "obliterate",
     "one",
+    "onward",
     "pause",
     "progress",
     "promote",
@@ -83,6 +94,10 @@ __all__ = [
     "register",
     "release",
     "remove",
+    "repeat_advance",
+    "repeat_cancel",
+    "repeat_due",
+    "repeat_register",
     "reprocess",
     "requeue",
     "resume",
@@ -100,8 +115,13 @@ SENT_MS = 120_000
 
 
 def _reaped(reply: list[Any]) -> Reaped:
-    next_ms, returned, dead = reply
-    return Reaped(next_ms, [i.decode() for i in returned], [i.decode() for i in dead])
+    next_ms, returned, dead, onward, tick_ms = reply
+    back, died = [i.decode() for i in returned], [i.decode() for i in dead]
+    return Reaped(next_ms, back, died, onward, tick_ms)
+
+
+def _onward(reply: list[Any]) -> tuple[int, dict[bytes, bytes]]:
+    return reply[0], dict(zip(reply[1::2], reply[2::2], strict=True))
 
 
 # -- admission --------------------------------------------------------------------------------
@@ -123,6 +143,7 @@ def enqueue(
     producer: str,
     sent_ms: int = SENT_MS,
     void_at: int | str = "",
+    tick: Tick | None = None,
 ) -> list[Verdict]:
     """Admit jobs: 1 enqueued, 0 duplicate, or KindRefused or DamagedRow.
 
@@ -132,9 +153,10 @@ def enqueue(
     :param sent_ms: how long the server remembers the call.
     :param void_at: ms since 1970 by the server's clock; a later call changes nothing and raises
         ServerRefused.
+    :param tick: admit the job as this tick of a schedule, or raise NotInState and change nothing.
     """
     keys = keys_of(client, queue)
-    args: list[Any] = [keys.jobs, request, sent_ms, void_at]
+    args: list[Any] = [keys.jobs, request, sent_ms, void_at, tick.words if tick else ""]
     count = 0
     for job in jobs:
         count += 1
@@ -142,7 +164,9 @@ def enqueue(
         args += (job.id, job.payload, job.priority, job.due, extra, *job.fields)
     bounded("enqueue", count)
     sent = keys.sent(producer)
-    names = (keys.pending, keys.schedule, keys.wake, keys.metrics, sent)
+    names = [keys.pending, keys.schedule, keys.wake, keys.metrics, sent]
+    if tick:
+        names += (keys.repeat, keys.record(tick.name))
     result: list[Verdict] = run(client, "enqueue", names, args, verdicts)
     return result
 
@@ -156,11 +180,12 @@ def enqueue_unique(
     producer: str,
     sent_ms: int = SENT_MS,
     void_at: int | str = "",
+    tick: Tick | None = None,
 ) -> list[Verdict | Conflict]:
     """`enqueue` for jobs of which some have a unique key: a Conflict where another job holds it."""
     k = keys_of(client, queue)
     args: list[Any] = [k.jobs, request, sent_ms, void_at, k.uniques]
-    args += (client.trail_max, client.trail_all)
+    args += (client.trail_max, client.trail_all, tick.words if tick else "")
     count = 0
     for job in jobs:
         count += 1
@@ -168,7 +193,9 @@ def enqueue_unique(
         args += (job.id, job.payload, job.priority, job.due, *(job.unique or NO_KEY))
         args += (extra, *job.fields)
     bounded("enqueue", count)
-    names = (k.pending, k.schedule, k.active, k.wake, k.metrics, k.sent(producer), k.trail)
+    names = [k.pending, k.schedule, k.active, k.wake, k.metrics, k.sent(producer), k.trail]
+    if tick:
+        names += (k.repeat, k.record(tick.name))
     result: list[Verdict | Conflict] = run(client, "enqueue_unique", names, args, answers)
     return result
 
@@ -239,7 +266,7 @@ def complete(
     :param keep_ms: how long the rows are kept with their results; 0 deletes them.
     """
     k = keys_of(client, queue)
-    keys = (k.active, k.pending, k.done, k.metrics, k.trail)
+    keys = (k.active, k.pending, k.done, k.metrics, k.trail, k.schedule, k.wake, k.onward)
     options = (k.jobs, client.trail_max, client.trail_all, keep_ms)
     return settle(client, "complete", keys, options, items)
 
@@ -256,7 +283,7 @@ def retry(
     :param max_attempts: failures before the morgue, for rows that have no number of their own.
     """
     k = keys_of(client, queue)
-    keys = (k.active, k.schedule, k.dead, k.wake, k.metrics, k.trail)
+    keys = (k.active, k.schedule, k.dead, k.wake, k.metrics, k.trail, k.pending, k.onward)
     options = (k.jobs, client.trail_max, max_attempts, client.dead_max)
     return settle(client, "retry", keys, options, items, texts)
 
@@ -278,7 +305,7 @@ def release(client: Way, queue: str, items: Iterable[tuple[Any, Token]]) -> list
 def bury(client: Way, queue: str, items: Iterable[tuple[Any, Token, str, str]]) -> list[Verdict]:
     """Put jobs into the morgue, given (id, token, reason, traceback): 1 buried."""
     k = keys_of(client, queue)
-    keys = (k.active, k.dead, k.metrics, k.trail)
+    keys = (k.active, k.dead, k.metrics, k.trail, k.pending, k.schedule, k.wake, k.onward)
     return settle(client, "bury", keys, (k.jobs, client.trail_max, client.dead_max), items)
 
 
@@ -312,9 +339,22 @@ def promote(client: Way, queue: str, *, batch: int = 500) -> int:
 def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reaped:
     """Take back up to `batch` jobs whose lease has lapsed."""
     k = keys_of(client, queue)
-    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail)
+    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail, k.schedule, k.onward, k.repeat)
     args = (k.jobs, client.trail_max, max_stalls, batch_of(batch), client.dead_max)
     result: Reaped = run(client, "reap", keys, args, _reaped)
+    return result
+
+
+def onward(
+    client: Way, queue: str, *, admitted: Iterable[str | bytes] = (), batch: int = 100
+) -> tuple[int, dict[bytes, bytes]]:
+    """Forget jobs of chains that have been admitted to other queues, and tell which are to be.
+
+    Answers the server's clock in ms, and up to `batch` jobs by id, for `chains.unpacked`.
+    """
+    k = keys_of(client, queue)
+    args = (min(batch, BATCH_MAX), *admitted)
+    result: tuple[int, dict[bytes, bytes]] = run(client, "onward", (k.onward,), args, _onward)
     return result
 
 

@@ -47,7 +47,7 @@ end
 -- Free the unique key of a job that ends, if the job holds it, and not for a time of its own. A job
 -- that waits behind it gets the key, and is due.
 local function free(id)
-  local row = redis.pcall('HMGET', jobs .. id, 'unique', 'next')
+  local row = redis.pcall('HMGET', jobs .. id, 'unique', 'heir')
   local digest = row[1] and string.match(row[1], '^(%x+) [fs]')
   local base = string.sub(jobs, 1, -5)
   if not digest or redis.pcall('GET', base .. 'unique:' .. digest) ~= id then

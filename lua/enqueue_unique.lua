@@ -7,6 +7,8 @@
 -- KEYS[5] metrics   hash    counters; metrics:<minute> stands beside it
 -- KEYS[6] sent      string  the last request of this producer and its verdicts
 -- KEYS[7] trail     stream  what happened; capped
+-- KEYS[8] repeat    zset    only for a tick: names of schedules, scored by their next time in ms
+-- KEYS[9] record    hash    only for a tick: what is known of its schedule
 --
 -- ARGV[1]  jobs       prefix of the rows
 -- ARGV[2]  request    id of this call; the same id again is answered, not carried out
@@ -15,7 +17,8 @@
 -- ARGV[5]  uniques    prefix of the unique keys
 -- ARGV[6]  trail_max  entries that the trail keeps, about; 0 for no trail
 -- ARGV[7]  trail_all  the same for what is nothing special
--- ARGV[8…] a job:     id, payload, priority, due ('' now, '+ms' from now, 'ms' since 1970),
+-- ARGV[8]  tick       as for enqueue
+-- ARGV[9…] a job:     id, payload, priority, due ('' now, '+ms' from now, 'ms' since 1970),
 --                     digest of its key ('' for none), until when it holds the key ('start',
 --                     'finish', or 'time'), hold_ms (for 'time'), what a conflict leads to
 --                     ('reject', 'replace', 'keep_last', 'throttle', 'debounce'), max_wait_ms (for
@@ -27,7 +30,9 @@
 --         waits until that one, which holds the key, has ended.
 -- Errors  EMQKIND when the id does not start with JOB,
 --         EMQROW when the row's key holds something that is not a row;
---         EMQLATE, for the whole call, when it is void; nothing is changed.
+--         EMQLATE, for the whole call, when it is void; nothing is changed;
+--         EMQSTATE, the same, for a tick that was made, that is not due, or whose schedule is
+--         gone or has changed.
 --
 -- The jobs of a call come in one after the other, as if each had a call of its own. A key counts
 -- as long as its job is still to end (for 'start': to be claimed for the first time), or for its
@@ -37,6 +42,7 @@ local pending, schedule, active, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local metrics, sent, trail = KEYS[5], KEYS[6], KEYS[7]
 local jobs, request, sent_ms, void_at = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local uniques, trail_max, trail_all = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local tick = ARGV[8]
 
 local TEN_YEARS = 315360000000  -- what waits behind another job has no time of its own
 
@@ -67,6 +73,20 @@ if void_at ~= '' and now > tonumber(void_at) then
   return redis.error_reply('EMQLATE the call came too late')
 end
 
+-- A tick: of all who see that a time has come, one enqueues its job.
+local was, next_ms, planned, rule, name
+if tick ~= '' then
+  was, next_ms, planned, rule, name = string.match(tick, '^(%S+) (%S+) (%S+) (%S+) (.+)$')
+  local score, is = redis.call('ZSCORE', KEYS[8], name), redis.call('HGET', KEYS[9], 'rule')
+  if not score or (is or '-') ~= rule then
+    return redis.error_reply('EMQSTATE this schedule is gone, or it was changed')
+  elseif was ~= '-' and tonumber(score) ~= tonumber(was) then
+    return redis.error_reply('EMQSTATE this tick was made by somebody else')
+  elseif was ~= '-' and tonumber(was) > now then
+    return redis.error_reply('EMQSTATE this tick is not due')
+  end
+end
+
 local function tally(name, n)
   if n > 0 then
     local minute = metrics .. ':' .. math.floor(now / 60000)
@@ -95,7 +115,7 @@ local function holder_of(key, digest)
   if type(id) ~= 'string' then
     return
   end
-  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'unique', 'unique_since', 'next')
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'unique', 'unique_since', 'heir')
   local whose, kind = string.match(row[2] or '', '^(%x+) (%a+)$')
   local waits = redis.call('ZSCORE', pending, id) or redis.call('ZSCORE', schedule, id)
   local lives = whose == digest and (waits or redis.call('ZSCORE', active, id))
@@ -159,7 +179,7 @@ local function write(id, at, due, fields, behind)
   came = came + 1
   if behind then
     redis.call('HSET', jobs .. id, 'behind', behind, 'due', math.max(due, now))
-    redis.call('HSET', jobs .. behind, 'next', id)
+    redis.call('HSET', jobs .. behind, 'heir', id)
     redis.call('ZADD', schedule, now + TEN_YEARS, id)
   elseif waits then
     redis.call('ZADD', schedule, due, id)
@@ -220,13 +240,22 @@ local function admit(at)
 end
 
 local verdicts = {}
-local at = 8
+local at = 9
 while at <= #ARGV do
   verdicts[#verdicts + 1] = admit(at)
   at = at + 10 + 2 * tonumber(ARGV[at + 9])
 end
 if ring and awake == 0 then
   redis.call('LPUSH', wake, '1')
+end
+if name then
+  if was ~= '-' then
+    redis.call('ZADD', KEYS[8], next_ms, name)
+  end
+  redis.call('HSET', KEYS[9], 'last_planned', planned, 'last_at', now)
+  if came > 0 then
+    redis.call('HSET', KEYS[9], 'last_job', ARGV[9])
+  end
 end
 tally('enqueued', came)
 tally('duplicates', duplicates)

@@ -10,6 +10,8 @@
 -- KEYS[8]  metrics   hash    counters; metrics:<minute> stands beside it
 -- KEYS[9]  limiter   string  claims in the running window
 -- KEYS[10] trail     stream  what happened
+-- KEYS[11] onward    hash    jobs of chains that are to be admitted to other queues
+-- KEYS[12] repeat    zset    names of schedules; a record stands beside it for each, repeat:<name>
 --
 -- ARGV[1] jobs   prefix of the rows
 -- ARGV[2] force  '1' to delete held jobs as well
@@ -27,7 +29,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- Free the unique key of a job that ends, if the job holds it, and not for a time of its own. A job
 -- that waits behind it gets the key, and is due.
 local function free(id)
-  local row = redis.pcall('HMGET', jobs .. id, 'unique', 'next')
+  local row = redis.pcall('HMGET', jobs .. id, 'unique', 'heir')
   local digest = row[1] and string.match(row[1], '^(%x+) [fs]')
   local base = string.sub(jobs, 1, -5)
   if not digest or redis.pcall('GET', base .. 'unique:' .. digest) ~= id then
@@ -82,5 +84,9 @@ for back = 0, 2880 do
   minutes[#minutes + 1] = metrics .. ':' .. (math.floor(now / 60000) - back)
 end
 redis.call('DEL', unpack(minutes))
+local schedules = redis.pcall('ZRANGE', KEYS[12], 0, -1)
+for _, name in ipairs(schedules.err and {} or schedules) do
+  redis.call('DEL', KEYS[12] .. ':' .. name)
+end
 redis.call('DEL', unpack(KEYS))
 return 0

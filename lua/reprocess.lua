@@ -99,7 +99,7 @@ for _, move in ipairs(moves) do
   redis.call('HDEL', jobs .. id, 'failures', 'stalls', 'last_error', 'traceback', 'finished_at')
   if key then
     redis.call('SET', key, id)
-    redis.call('HDEL', jobs .. id, 'behind', 'due', 'next', 'unique_since', 'duplicates')
+    redis.call('HDEL', jobs .. id, 'behind', 'due', 'heir', 'unique_since', 'duplicates')
   end
   redis.call('HSET', jobs .. id, 'state', 'pending', 'settled', 'reprocess')
   redis.call('ZADD', pending, score, id)

@@ -112,7 +112,7 @@ class Base:
 
     def heir(self, job: Job) -> Job | None:
         """The job that waits behind this one."""
-        heir = self.jobs.get(job.row.get("next", ""))
+        heir = self.jobs.get(job.row.get("heir", ""))
         waits = heir and heir.place == "schedule" and heir.row.get("behind") == job.id
         return heir if waits else None
 

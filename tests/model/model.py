@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.model.base import CLAIMS_MS, GONE, HELD, NEVER, SENT_MS, STATE, Job
-from tests.model.look import SETS, Ms
+from tests.model.look import SETS, Ms, whole
 from tests.model.unique import Unique
 
 FENCE_MS = 3_600_000
@@ -63,6 +63,9 @@ class Swept(Unique):
         answer = []
         for job in taken:
             job.row.pop("settled", None)
+            if job.token and "claims" in job.row:
+                before = [job.row.get("worker", ""), whole(job.row.get("started_at"))]
+                job.row["claims"] += "@".join(before) + "\n"
             fields = {"attempts": job.token + 1, "worker": worker, "started_at": self.now}
             if resource := job.row.get("fence_key"):
                 fields["fence"] = self._raise(resource)
@@ -131,7 +134,7 @@ class Swept(Unique):
         self.count("promoted", len(ready))
         return len(ready)
 
-    def reap(self, *, max_stalls: int, batch: int = 500) -> tuple[Any, list[str], list[str]]:
+    def reap(self, *, max_stalls: int, batch: int = 500) -> tuple[Any, ...]:
         back, dead = [], []
         for job in self.lapsed("active", batch):
             stalls = job.number("stalls", 0) + 1
@@ -150,7 +153,8 @@ class Swept(Unique):
         self.count("dead", len(dead))
         self.keep_cap()
         held = self.inside("active")
-        return self._until(held[0].score) if held else -1, back, dead
+        # No chain leads to another queue here, and there is no schedule.
+        return self._until(held[0].score) if held else -1, back, dead, 0, -1
 
     def trim(self, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
         over = self.lapsed("done", batch)
@@ -174,7 +178,7 @@ class Model(Swept):
                 return STATE
             if takes:
                 self.keys[self.key_of(job)] = (job.id, NEVER)
-                for name in ("behind", "due", "next", "unique_since", "duplicates"):
+                for name in ("behind", "due", "heir", "unique_since", "duplicates"):
                     job.row.pop(name, None)
             for name in ("failures", "stalls", "last_error", "traceback", "finished_at"):
                 job.row.pop(name, None)

@@ -49,6 +49,7 @@ RARE = (
 )
 # What else has to happen before a defect of a script can show.
 FRIENDS = {
+    "complete": {"log"},
     "claim": {"release", "pause", "limit"},
     "enqueue_unique": {"release", "snooze"},
     "promote": {"snooze"},

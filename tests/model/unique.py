@@ -102,7 +102,7 @@ class Unique(Fenced):
         job.row |= {"unique": f"{new.unique.digest} {new.unique.until}", "ties": "1"}
         job.row |= {"behind": holder.id}
         job.row["due"] = Ms(max(due.low, self.now.low), max(due.high, self.now.high))
-        holder.row["next"] = new.id
+        holder.row["heir"] = new.id
 
     def takes_again(self, job: Job) -> bool | None:
         """Whether a job that gets another life takes its key: None when it must not have one."""
