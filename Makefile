@@ -20,8 +20,8 @@ demo: .venv/ready-demo  ## run real work through the queue and kill a worker on 
 	@rm -f $(KEPT)
 	@$(WITH_SERVER) --keep $(KEPT) -- $(MANAGE) demo $(ARGS)
 
-serve: .venv/ready-demo  ## show the demo's data in the Django admin
-	@$(WITH_SERVER) --keep $(KEPT) -- $(MANAGE) serve $(ARGS)
+serve: .venv/ready-demo  ## show the demo's data and a small shop in the Django admin
+	@$(WITH_SERVER) --keep $(KEPT) -- env DJANGO_SETTINGS_MODULE=orders.settings $(MANAGE) serve $(ARGS)
 
 test: .venv/ready-test  ## run the suite on Valkey, and the conformance suite on Redis too
 	@tests/run.sh $(ARGS)
@@ -52,7 +52,7 @@ screenshots: .venv/ready-screenshots  ## take the pictures of docs/admin.md agai
 	$(BIN)/pytest -q tests/browser/screenshots.py
 
 clean:  ## remove all that these targets made
-	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* testproject/db.sqlite3* $(KEPT)
+	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* testproject/db.sqlite3* $(KEPT) testproject/shop
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         enqueue_on_commit,
     )
     from .registry import Task, Unsent, task
+    from .schedules import cron, every
 
 __version__ = "0.1.0"
 
@@ -78,6 +79,7 @@ _HOMES = {
         "enqueue_in enqueue_many enqueue_on_commit"
     ),
     "registry": "Task Unsent task",
+    "schedules": "cron every",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -120,6 +122,7 @@ __all__ = [
     "aenqueue_on_commit",
     "cas",
     "chain",
+    "cron",
     "current_job",
     "effect",
     "enqueue",
@@ -127,6 +130,7 @@ __all__ = [
     "enqueue_in",
     "enqueue_many",
     "enqueue_on_commit",
+    "every",
     "fenced_update",
     "idempotency_key",
     "task",

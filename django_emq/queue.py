@@ -144,13 +144,18 @@ def _defer(plan: commit.Plan, lots: Lots, replicas: Mapping[str, int], jobs: Ite
 def _committed(lots: Lots, replicas: Mapping[str, int], jobs: list[Job]) -> None:
     """Send jobs whose transaction has been committed; raises the first refusal, all being sent."""
     found, sent = admit(lots, replicas)
-    for verdicts in found.values():
-        for verdict in verdicts:
-            if isinstance(verdict, EmqError):
-                raise verdict
+    refused = {
+        new.id: verdict
+        for queue, verdicts in found.items()
+        for new, verdict in zip(lots[queue], verdicts, strict=True)
+        if isinstance(verdict, EmqError)
+    }
     if job_enqueued.receivers:
         for job in jobs:
-            job_enqueued.tell(registry.find(job.task), job=job)
+            if job.id not in refused:
+                job_enqueued.tell(registry.find(job.task), job=job)
+    for error in refused.values():
+        raise error
     confirm(jobs, sent)
 
 

@@ -121,7 +121,7 @@ class Sandbox:
                     payload = inspector.row(self._client, name, row.id)["payload"]
                     due_in = max(row.left_s or 0.0, 0.0)
                     call = decode(payload.encode())
-                    found.append(Waiting(row.id, name, call.task, call.args, call.kwargs, due_in))
+                    found.append(Waiting(row.id, name, *call[:3], due_in))
         return found
 
     def assert_enqueued(
@@ -165,6 +165,17 @@ class Sandbox:
             for alias in databases:
                 stack.enter_context(TestCase.captureOnCommitCallbacks(using=alias, execute=True))
             yield
+
+    @contextmanager
+    def _committed(self) -> Iterator[None]:
+        """`commits` for what a job has committed, also before it crashed; called this once."""
+        before = {alias: len(databases[alias].run_on_commit) for alias in databases}
+        try:
+            with self.commits():
+                yield
+        finally:
+            for alias, count in before.items():
+                del databases[alias].run_on_commit[count:]
 
     # -- running ------------------------------------------------------------------------------
 
@@ -233,7 +244,8 @@ class Sandbox:
         before, self._running = self._running, True
         try:
             scope = copy_context()
-            outcome, error = scope.run(self._attempt, context)
+            with self._committed():
+                outcome, error = scope.run(self._attempt, context)
             if self._trap is not None:
                 self._trap.reach(COMPLETE, context)
         except Crash as crash:
@@ -339,7 +351,8 @@ class Sandbox:
         try:
             with transaction.atomic(using=using):
                 trap.depth = len(databases[using].savepoint_ids)
-                enqueue()
+                with self._committed():
+                    enqueue()
                 self._trap = trap
                 self.run_until_empty(scheduled=True, raises=False)
                 check()
