@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .backoff import Exponential, Fixed, Linear
+    from .chains import chain
     from .context import JobContext, current_job
     from .effects import Once, effect, fenced_update, idempotency_key
     from .exceptions import (
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
         UnknownTask,
         VersionFence,
     )
-    from .jobs import Job
+    from .jobs import Job, Previous
     from .models import FencedModel
     from .queue import (
         aenqueue,
@@ -63,6 +64,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "backoff": "Exponential Fixed Linear",
+    "chains": "chain",
     "context": "JobContext current_job",
     "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
@@ -70,7 +72,7 @@ _HOMES = {
         "LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry ServerError "
         "ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
     ),
-    "jobs": "Job",
+    "jobs": "Job Previous",
     "models": "FencedModel",
     "queue": (
         "aenqueue aenqueue_at aenqueue_in aenqueue_many aenqueue_on_commit cas enqueue enqueue_at "
@@ -101,6 +103,7 @@ __all__ = [
     "Once",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "Previous",
     "Refused",
     "Retry",
     "ServerError",
@@ -118,6 +121,7 @@ __all__ = [
     "aenqueue_many",
     "aenqueue_on_commit",
     "cas",
+    "chain",
     "cron",
     "current_job",
     "effect",

@@ -34,6 +34,7 @@ class Keys:
     metrics: str  # hash, lifetime counters; metrics:<minute> holds those of one minute
     trail: str  # stream, what happened, refusals included; capped
     events: str  # channel, progress of jobs as JSON
+    onward: str  # hash, jobs of chains that are to be admitted to other queues, by id
     limiter: str  # string, claims in the running window of the rate limit
     repeat: str  # zset, names of schedules, scored by their next time in ms; inf: switched off
     jobs: str  # prefix of the rows
@@ -139,6 +140,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         metrics=base + "metrics",
         trail=base + "trail",
         events=base + "events",
+        onward=base + "onward",
         limiter=base + "limiter",
         repeat=base + "repeat",
         jobs=base + "job:",

@@ -9,7 +9,7 @@ import random
 import threading
 from time import monotonic
 
-from . import inspector, scripts
+from . import inspector, onward, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError
@@ -105,6 +105,8 @@ class Reaper:
             reaped = scripts.reap(self.client, queue, max_stalls=conf.max_stalls, batch=self.batch)
             next_ms, tick_ms = reaped.next_ms, reaped.tick_ms
             self._tell(queue, reaped)
+            if reaped.onward:
+                onward.admit(self.client, queue)
             return len(reaped.returned) + len(reaped.dead)
 
         def promote() -> int:

@@ -16,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db import connections as databases
 from django.test import TestCase, override_settings
 
-from .. import admission, connections, inspector, registry, rules, scripts, signing
+from .. import admission, connections, inspector, onward, registry, rules, scripts, signing
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext
@@ -171,6 +171,17 @@ class Sandbox:
                 stack.enter_context(TestCase.captureOnCommitCallbacks(using=alias, execute=True))
             yield
 
+    @contextmanager
+    def _committed(self) -> Iterator[None]:
+        """`commits` for what a job has committed, also before it crashed; called this once."""
+        before = {alias: len(databases[alias].run_on_commit) for alias in databases}
+        try:
+            with self.commits():
+                yield
+        finally:
+            for alias, count in before.items():
+                del databases[alias].run_on_commit[count:]
+
     # -- running ------------------------------------------------------------------------------
 
     def run_until_empty(self, *, scheduled: bool = False, raises: bool = True) -> list[Ran]:
@@ -239,6 +250,8 @@ class Sandbox:
             )
             for job in claimed.jobs:
                 return self._run(job)
+        if sum(onward.admit(self._client, name) for name in inspector.queues(self._client)):
+            return self._run_next()  # the death of a job that a sweep has buried
         return None
 
     def _run(self, job: Claimed) -> Ran:
@@ -246,7 +259,8 @@ class Sandbox:
         before, self._running = self._running, True
         try:
             scope = copy_context()
-            outcome, error = scope.run(self._attempt, context)
+            with self._committed():
+                outcome, error = scope.run(self._attempt, context)
             if self._trap is not None:
                 self._trap.reach(COMPLETE, context)
         except Crash as crash:
@@ -352,7 +366,8 @@ class Sandbox:
         try:
             with transaction.atomic(using=using):
                 trap.depth = len(databases[using].savepoint_ids)
-                enqueue()
+                with self._committed():
+                    enqueue()
                 self._trap = trap
                 self.run_until_empty(scheduled=True, raises=False)
                 check()

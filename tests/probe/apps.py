@@ -16,10 +16,12 @@ class ProbeConfig(AppConfig):
 
         PROBE_CLOCK: seconds by which Python's clock is wrong. BEAT_EVERY: between two beats.
         """
-        for module in ("effects", "state", "verdicts"):
+        for module in ("chained", "effects", "state", "verdicts"):
             import_module(f"tests.probe.{module}")
         if "PROBE_SIGNALS" in os.environ:
             import_module("tests.probe.around").connect()
+        if "PROBE_CALL" in os.environ:
+            getattr(import_module("tests.probe.around"), os.environ["PROBE_CALL"])()
         if wrong := float(os.environ.get("PROBE_CLOCK", "0")):
             true = time.time
             time.time = lambda: true() + wrong
