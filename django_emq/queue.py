@@ -189,6 +189,11 @@ def _new_job(task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any], conf:
     return Made(queue, NewJob(job_id, payload, task.priority, task.due, task.fields))
 
 
+def make(task: AnyTask, args: Iterable[Any], kwargs: dict[str, Any]) -> Made:
+    """A job that is not sent yet; raises what `enqueue` refuses it with."""
+    return _new_job(task, tuple(args), kwargs, settings())
+
+
 def _other(job: Job, verdict: int | EmqError) -> Job:
     if isinstance(verdict, EmqError):
         return replace(job, status="refused", error=verdict)

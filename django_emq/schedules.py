@@ -145,7 +145,6 @@ def placed(name: str, plan: Plan, conf: Settings, *, source: str = "code") -> Pl
         "misfire": plan.misfire,
         "template": signing.sealed(template, seal_of(queue, name)),
         "priority": priority,
-        "fields": json.dumps(list(task.fields)),
         "owner": plan.owner,
     }
     if plan.cron is None:

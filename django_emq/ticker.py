@@ -6,11 +6,10 @@ each planned time. Python only computes which time follows which.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
-from . import rules, schedules, scripts, signing
+from . import registry, rules, schedules, scripts, signing
 from .admission import introduce
 from .batches import Batch
 from .connections import Client
@@ -19,6 +18,7 @@ from .ids import mint
 from .jobs import Job, NewJob, decode
 from .keys import queue_keys
 from .log import get_logger
+from .queue import make
 from .repeats import FIELDS, OFF, DueSchedule, Tick
 
 logger = get_logger("ticker")
@@ -117,19 +117,26 @@ class Ticker:
 
 
 def job_of(queue: str, name: str, record: dict[str, str], planned: int) -> NewJob:
-    """The job of a schedule for one of its times. Raises ForgedPayload, ValueError."""
-    job_id = mint()
+    """The job of a schedule for one of its times, as its task is declared here and now.
+
+    Raises UnknownTask, ForgedPayload, ValueError.
+    """
     template = signing.opened(record["template"], schedules.seal_of(queue, name))
-    # A plain `repeat_register` may have any payload.
-    ours = template.startswith('{"')
-    payload = f'{{"planned_at":{planned},{template[1:]}' if ours else template
-    fields: list[Any] = json.loads(record["fields"] or "[]")
-    return NewJob(
-        job_id,
-        signing.sealed(payload, job_id),
-        int(record["priority"] or 0),
-        fields=(*fields, "planned_at", planned, "schedule", name),
-    )
+    fields = ("planned_at", planned, "schedule", name)
+    if not record["rule"]:  # a plain `repeat_register` may have any payload
+        job_id = mint()
+        return NewJob(job_id, signing.sealed(template, job_id), fields=fields)
+    call = decode(template.encode())
+    task = registry.get(call.task)
+    if task.queue != queue:  # what a row needs beside its options does not depend on the queue
+        moved = replace(task, queue=queue)
+        object.__setattr__(moved, "fields", task.fields)
+        task = moved
+    new = make(task, call.args, call.kwargs).new
+    payload = signing.opened(new.payload, new.id)
+    payload = signing.sealed(f'{{"planned_at":{planned},{payload[1:]}', new.id)
+    priority = int(record["priority"] or 0)
+    return new._replace(payload=payload, priority=priority, fields=(*new.fields, *fields))
 
 
 # -- for people -------------------------------------------------------------------------------
