@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .backoff import Exponential, Fixed, Linear
+    from .cancelling import acancel, cancel
     from .context import JobContext, current_job
     from .effects import Once, effect, fenced_update, idempotency_key
     from .exceptions import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         InvalidArguments,
         InvalidOption,
         InvalidTask,
+        JobCancelled,
         JobGone,
         LeaseLost,
         NoCurrentJob,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         ServerRefused,
         Snooze,
         StaleToken,
+        TimeLimitExceeded,
         TooFewReplicas,
         UnknownTask,
         VersionFence,
@@ -62,12 +65,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "backoff": "Exponential Fixed Linear",
+    "cancelling": "acancel cancel",
     "context": "JobContext current_job",
     "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
-        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask JobGone "
-        "LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry ServerError "
-        "ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
+        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask "
+        "JobCancelled JobGone LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry "
+        "ServerError ServerRefused Snooze StaleToken TimeLimitExceeded TooFewReplicas UnknownTask "
+        "VersionFence"
     ),
     "jobs": "Job",
     "models": "FencedModel",
@@ -91,6 +96,7 @@ __all__ = [
     "InvalidOption",
     "InvalidTask",
     "Job",
+    "JobCancelled",
     "JobContext",
     "JobGone",
     "LeaseLost",
@@ -106,15 +112,18 @@ __all__ = [
     "Snooze",
     "StaleToken",
     "Task",
+    "TimeLimitExceeded",
     "TooFewReplicas",
     "UnknownTask",
     "Unsent",
     "VersionFence",
+    "acancel",
     "aenqueue",
     "aenqueue_at",
     "aenqueue_in",
     "aenqueue_many",
     "aenqueue_on_commit",
+    "cancel",
     "cas",
     "current_job",
     "effect",

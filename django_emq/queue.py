@@ -23,8 +23,9 @@ from .exceptions import EmqError
 from .ids import mint
 from .jobs import Job, NewJob, encode
 from .keys import check_queue
-from .registry import AnyTask, Seconds, Task, Unsent
+from .registry import AnyTask, Task, Unsent
 from .signals import job_enqueued
+from .times import Seconds
 
 
 def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:

@@ -8,6 +8,7 @@
 --
 -- Returns one verdict a job: 1 prolonged.
 -- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
+--         EMQCANCEL when it is not since the job was cancelled: so its run is told;
 --         EMQGONE when the row is gone.
 --
 -- Refusals are neither counted nor noted: a supervisor asks for all that a child claimed, also
@@ -39,6 +40,9 @@ for i, id in ipairs(ids) do
   local reason
   if row.err or not row[1] then
     verdicts[i] = redis.error_reply('EMQGONE extend job gone')
+  elseif row[1] ~= token and row[2] == 'cancel' then
+    verdicts[i] = redis.error_reply(
+      'EMQCANCEL extend cancelled (yours ' .. token .. ', row ' .. row[1] .. ')')
   elseif row[1] ~= token then
     reason = 'token mismatch'
   elseif not leases[i] then

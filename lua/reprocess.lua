@@ -66,7 +66,8 @@ end
 for _, move in ipairs(moves) do
   local id, token, score = move[1], move[2], move[3]
   redis.call('ZREM', dead, id)
-  redis.call('HDEL', jobs .. id, 'failures', 'stalls', 'last_error', 'traceback', 'finished_at')
+  redis.call('HDEL', jobs .. id, 'failures', 'stalls', 'last_error', 'traceback',
+    'finished_at', 'expires_at')
   redis.call('HSET', jobs .. id, 'state', 'pending', 'settled', 'reprocess')
   redis.call('ZADD', pending, score, id)
   note('reprocessed', id, token)

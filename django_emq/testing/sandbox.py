@@ -19,7 +19,7 @@ from .. import admission, connections, inspector, registry, scripts, signing
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext
-from ..exceptions import JobGone, Refused, Verdict
+from ..exceptions import JobGone, Refused, TimeLimitExceeded, Verdict
 from ..jobs import Claimed, decode
 from ..keys import queue_keys
 from ..registry import AnyTask
@@ -35,10 +35,17 @@ COMPLETE = "complete"  # the point between the end of a task and the settlement
 
 # Times that the queue has stored, moved back: a script only compares them with the clock.
 _ADVANCE = """
-for _, set in ipairs(KEYS) do
+for number, set in ipairs(KEYS) do
   local entries = redis.call('ZRANGE', set, 0, -1, 'WITHSCORES')
   for i = 1, #entries, 2 do
-    redis.call('ZADD', set, string.format('%.0f', entries[i + 1] - ARGV[1]), entries[i])
+    if number < #KEYS then  -- the scores of the last one, pending, are no times
+      redis.call('ZADD', set, string.format('%.0f', entries[i + 1] - ARGV[1]), entries[i])
+    end
+    local row = ARGV[2] .. entries[i]
+    local expires_at = redis.call('HGET', row, 'expires_at')
+    if expires_at then
+      redis.call('HSET', row, 'expires_at', string.format('%.0f', expires_at - ARGV[1]))
+    end
   end
 end
 """
@@ -207,11 +214,11 @@ class Sandbox:
             admission.push_many = push
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the queue, without waiting: leases end, times come."""
+        """Let time pass for the queue, without waiting: leases end, times come, jobs expire."""
         for name in inspector.queues(self._client):
             keys = queue_keys(name, self.prefix)
-            sets = (keys.active, keys.schedule, keys.dead, keys.done)
-            self._client.raw.eval(_ADVANCE, len(sets), *sets, round(seconds * 1000))
+            sets = (keys.active, keys.schedule, keys.dead, keys.done, keys.pending)
+            self._client.raw.eval(_ADVANCE, len(sets), *sets, round(seconds * 1000), keys.jobs)
             scripts.reap(self._client, name, max_stalls=settings().queue(name).max_stalls)
 
     def _run_next(self) -> Ran | None:
@@ -264,7 +271,7 @@ class Sandbox:
                 work = Work()
                 run = async_to_sync(work.arun) if task.is_async else work.run
                 return run(context, call, task), None
-            except (Exception, Verdict) as error:
+            except (Exception, Verdict, TimeLimitExceeded) as error:
                 return failure(context, task, error), error
 
     # -- crashing -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import decimal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -71,6 +72,17 @@ class Hygiene:
                 idle = connection.connection is not None and not connection.in_atomic_block
                 if idle and not connection.is_usable():
                     connection.close()
+
+    def drop(self) -> None:
+        """Close all that the thread has open, after a run that was interrupted: nobody knows where.
+
+        The next job gets new wrappers too, for the old ones may believe in a transaction.
+        """
+        for connection in connections.all(initialized_only=True):
+            with suppress(Exception):
+                connection.close()
+            with suppress(AttributeError):
+                del connections[connection.alias]
 
     def rest(self) -> None:
         """Close the caches' connections, as at the end of a request. When there is no job."""
