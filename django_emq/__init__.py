@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .backoff import Exponential, Fixed, Linear
     from .cancelling import acancel, cancel
+    from .chains import chain
     from .context import JobContext, current_job
     from .effects import Once, effect, fenced_update, idempotency_key
     from .exceptions import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         UnknownTask,
         VersionFence,
     )
-    from .jobs import Job
+    from .jobs import Job, Previous
     from .models import FencedModel
     from .queue import (
         aenqueue,
@@ -60,12 +61,14 @@ if TYPE_CHECKING:
         enqueue_on_commit,
     )
     from .registry import Task, Unsent, task
+    from .schedules import cron, every
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "backoff": "Exponential Fixed Linear",
     "cancelling": "acancel cancel",
+    "chains": "chain",
     "context": "JobContext current_job",
     "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
@@ -74,13 +77,14 @@ _HOMES = {
         "ServerError ServerRefused Snooze StaleToken TimeLimitExceeded TooFewReplicas UnknownTask "
         "VersionFence"
     ),
-    "jobs": "Job",
+    "jobs": "Job Previous",
     "models": "FencedModel",
     "queue": (
         "aenqueue aenqueue_at aenqueue_in aenqueue_many aenqueue_on_commit cas enqueue enqueue_at "
         "enqueue_in enqueue_many enqueue_on_commit"
     ),
     "registry": "Task Unsent task",
+    "schedules": "cron every",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -105,6 +109,7 @@ __all__ = [
     "Once",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "Previous",
     "Refused",
     "Retry",
     "ServerError",
@@ -125,6 +130,8 @@ __all__ = [
     "aenqueue_on_commit",
     "cancel",
     "cas",
+    "chain",
+    "cron",
     "current_job",
     "effect",
     "enqueue",
@@ -132,6 +139,7 @@ __all__ = [
     "enqueue_in",
     "enqueue_many",
     "enqueue_on_commit",
+    "every",
     "fenced_update",
     "idempotency_key",
     "task",

@@ -28,6 +28,7 @@ from django.core.signals import setting_changed
 from .backoff import DEFAULT, Policy, resolve
 from .exceptions import InvalidOption
 from .keys import check_queue, partition, split_partition
+from .plans import Plan, read_plans
 
 PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 DAY = 86400
@@ -81,6 +82,7 @@ class Settings:
     timeout: float | None = None  # seconds that a run may take; None for no limit
     kill_after: float | None = None  # seconds after that until its process is killed
     middleware: tuple[str, ...] = ()  # paths of what is run around each job
+    schedules: Mapping[str, Plan | None] = field(default_factory=lambda: MappingProxyType({}))
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
@@ -359,6 +361,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "TIMEOUT": _limit,
     "KILL_AFTER": _limit,
     "MIDDLEWARE": _paths,
+    "SCHEDULES": read_plans,
     "QUEUES": _queues,
     "PARTITIONS": _number(1, PARTITIONS_MAX, "partitions", whole=True),
 }

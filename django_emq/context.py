@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connections
 
 from .exceptions import JobCancelled, LeaseLost, NoCurrentJob
-from .jobs import Call, Claimed
+from .jobs import Call, Claimed, Previous
 from .log import get_logger
 from .signals import lease_lost
 
@@ -62,6 +62,24 @@ class JobContext:
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments of the call."""
         return self._call.kwargs if self._call else {}
+
+    @property
+    def previous(self) -> Previous | None:
+        """What the job before it left, in a chain; None for a job that nobody was before."""
+        return self._call.previous if self._call else None
+
+    @property
+    def passes(self) -> bool:
+        """Whether its value is for the next job of a chain."""
+        return self._call is not None and self._call.passes
+
+    def planned_at(self) -> datetime | None:
+        """Which time a job of a schedule stands for, in UTC; None for other jobs.
+
+        It is the planned one, also where the job was enqueued late.
+        """
+        planned = self._call.planned_at if self._call else 0
+        return datetime.fromtimestamp(planned / 1000, UTC) if planned else None
 
     def begin(self, call: Call) -> None:
         """Make this the current job, with the arguments of its call. Called by the worker."""

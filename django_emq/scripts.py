@@ -47,6 +47,14 @@ from .operators import (
     unregister,
     update,
 )
+from .repeats import (
+    Tick,
+    declare,
+    repeat_advance,
+    repeat_cancel,
+    repeat_due,
+    repeat_register,
+)
 
 __all__ = [
     "BATCH_MAX",
@@ -54,6 +62,7 @@ __all__ = [
     "VERSION",
     "WORDS",
     "WORD_MS",
+    "Tick",
     "Token",
     "Verdict",
     "Way",
@@ -64,6 +73,7 @@ __all__ = [
     "claim",
     "complete",
     "control",
+    "declare",
     "discard",
     "drain",
     "enqueue",
@@ -73,6 +83,7 @@ __all__ = [
     "log",
     "obliterate",
     "one",
+    "onward",
     "pause",
     "progress",
     "promote",
@@ -81,6 +92,10 @@ __all__ = [
     "register",
     "release",
     "remove",
+    "repeat_advance",
+    "repeat_cancel",
+    "repeat_due",
+    "repeat_register",
     "reprocess",
     "requeue",
     "resume",
@@ -98,8 +113,13 @@ SENT_MS = 120_000
 
 
 def _reaped(reply: list[Any]) -> Reaped:
-    next_ms, returned, dead = reply
-    return Reaped(next_ms, [i.decode() for i in returned], [i.decode() for i in dead])
+    next_ms, returned, dead, onward, tick_ms = reply
+    back, died = [i.decode() for i in returned], [i.decode() for i in dead]
+    return Reaped(next_ms, back, died, onward, tick_ms)
+
+
+def _onward(reply: list[Any]) -> tuple[int, dict[bytes, bytes]]:
+    return reply[0], dict(zip(reply[1::2], reply[2::2], strict=True))
 
 
 # -- admission --------------------------------------------------------------------------------
@@ -121,6 +141,7 @@ def enqueue(
     producer: str,
     sent_ms: int = SENT_MS,
     void_at: int | str = "",
+    tick: Tick | None = None,
 ) -> list[Verdict]:
     """Admit jobs: 1 enqueued, 0 duplicate, or KindRefused or DamagedRow.
 
@@ -130,9 +151,10 @@ def enqueue(
     :param sent_ms: how long the server remembers the call.
     :param void_at: ms since 1970 by the server's clock; a later call changes nothing and raises
         ServerRefused.
+    :param tick: admit the job as this tick of a schedule, or raise NotInState and change nothing.
     """
     keys = keys_of(client, queue)
-    args: list[Any] = [keys.jobs, request, sent_ms, void_at]
+    args: list[Any] = [keys.jobs, request, sent_ms, void_at, tick.words if tick else ""]
     count = 0
     for job in jobs:
         count += 1
@@ -140,7 +162,9 @@ def enqueue(
         args += (job.id, job.payload, job.priority, job.due, extra, *job.fields)
     bounded("enqueue", count)
     sent = keys.sent(producer)
-    names = (keys.pending, keys.schedule, keys.wake, keys.metrics, sent)
+    names = [keys.pending, keys.schedule, keys.wake, keys.metrics, sent]
+    if tick:
+        names += (keys.repeat, keys.record(tick.name))
     result: list[Verdict] = run(client, "enqueue", names, args, verdicts)
     return result
 
@@ -211,7 +235,7 @@ def complete(
     :param keep_ms: how long the rows are kept with their results; 0 deletes them.
     """
     k = keys_of(client, queue)
-    keys = (k.active, k.pending, k.done, k.metrics, k.trail)
+    keys = (k.active, k.pending, k.done, k.metrics, k.trail, k.schedule, k.wake, k.onward)
     options = (k.jobs, client.trail_max, client.trail_all, keep_ms)
     return settle(client, "complete", keys, options, items)
 
@@ -228,7 +252,7 @@ def retry(
     :param max_attempts: failures before the morgue, for rows that have no number of their own.
     """
     k = keys_of(client, queue)
-    keys = (k.active, k.schedule, k.dead, k.wake, k.metrics, k.trail)
+    keys = (k.active, k.schedule, k.dead, k.wake, k.metrics, k.trail, k.pending, k.onward)
     options = (k.jobs, client.trail_max, max_attempts, client.dead_max)
     return settle(client, "retry", keys, options, items, texts)
 
@@ -250,7 +274,7 @@ def release(client: Way, queue: str, items: Iterable[tuple[Any, Token]]) -> list
 def bury(client: Way, queue: str, items: Iterable[tuple[Any, Token, str, str]]) -> list[Verdict]:
     """Put jobs into the morgue, given (id, token, reason, traceback): 1 buried."""
     k = keys_of(client, queue)
-    keys = (k.active, k.dead, k.metrics, k.trail)
+    keys = (k.active, k.dead, k.metrics, k.trail, k.pending, k.schedule, k.wake, k.onward)
     return settle(client, "bury", keys, (k.jobs, client.trail_max, client.dead_max), items)
 
 
@@ -284,9 +308,22 @@ def promote(client: Way, queue: str, *, batch: int = 500) -> int:
 def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reaped:
     """Take back up to `batch` jobs whose lease has lapsed."""
     k = keys_of(client, queue)
-    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail)
+    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail, k.schedule, k.onward, k.repeat)
     args = (k.jobs, client.trail_max, max_stalls, batch_of(batch), client.dead_max)
     result: Reaped = run(client, "reap", keys, args, _reaped)
+    return result
+
+
+def onward(
+    client: Way, queue: str, *, admitted: Iterable[str | bytes] = (), batch: int = 100
+) -> tuple[int, dict[bytes, bytes]]:
+    """Forget jobs of chains that have been admitted to other queues, and tell which are to be.
+
+    Answers the server's clock in ms, and up to `batch` jobs by id, for `chains.unpacked`.
+    """
+    k = keys_of(client, queue)
+    args = (min(batch, BATCH_MAX), *admitted)
+    result: tuple[int, dict[bytes, bytes]] = run(client, "onward", (k.onward,), args, _onward)
     return result
 
 

@@ -40,9 +40,6 @@ for i, id in ipairs(ids) do
   local reason
   if row.err or not row[1] then
     verdicts[i] = redis.error_reply('EMQGONE extend job gone')
-  elseif row[1] ~= token and row[2] == 'cancel' then
-    verdicts[i] = redis.error_reply(
-      'EMQCANCEL extend cancelled (yours ' .. token .. ', row ' .. row[1] .. ')')
   elseif row[1] ~= token then
     reason = 'token mismatch'
   elseif not leases[i] then
@@ -52,7 +49,10 @@ for i, id in ipairs(ids) do
     leased[#leased + 1] = now + (lease_ms > 0 and whole(row[3], lease_ms) or lease_ms)
     leased[#leased + 1] = id
   end
-  if reason then
+  if reason == 'token mismatch' and row[2] == 'cancel' then
+    verdicts[i] = redis.error_reply(
+      'EMQCANCEL extend cancelled (yours ' .. token .. ', row ' .. row[1] .. ')')
+  elseif reason then
     verdicts[i] = redis.error_reply(
       'EMQSTALE extend ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
   end

@@ -22,9 +22,10 @@ import pytest
 from django.core.management import BaseCommand, find_commands, load_command_class
 
 import django_emq as emq
-from django_emq import conf, exceptions, inspector, keys, registry, scripts
+from django_emq import chains, conf, exceptions, inspector, keys, registry, schedules, scripts
 from django_emq.conformance.tasks import nothing
 from django_emq.exceptions import InvalidArguments
+from django_emq.ids import mint
 from django_emq.jobs import encode
 from django_emq.keys import queue_keys
 from tests.processes import ROOT, environment, wait_until
@@ -148,11 +149,13 @@ def test_python_blocks_compile(block: Block) -> None:
     compile(f"{{{block.text}}}" if entry else block.text, place(block), "exec")
 
 
-# Those of effects.md need tables and a job: tests/test_effects_docs.py.
+# Those of effects.md need tables and a job: tests/test_effects_docs.py. Those of tutorial.md are
+# files of an example: tests/orders/test_tutorial.py.
 RUNNABLE = [
     b
     for b in PYTHON
-    if b.page.name not in ("README.md", "effects.md") and "import django_emq as emq" in b.text
+    if b.page.name not in ("README.md", "effects.md", "tutorial.md")
+    and "import django_emq as emq" in b.text
 ]
 
 
@@ -160,6 +163,7 @@ RUNNABLE = [
 def test_self_contained_blocks_run(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that imports what it needs runs, and its assertions hold."""
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    monkeypatch.setattr(schedules, "_decorated", {})
     module = types.ModuleType(f"docs_{block.line}")
     exec(compile(block.text, place(block), "exec"), module.__dict__)
 
@@ -267,7 +271,12 @@ def test_public_names_have_a_section(name: str) -> None:
     if inspect.isclass(value) and issubclass(value, emq.EmqError):
         return
     if name in ("Job", "JobContext"):  # people read these and never make one
-        public = {n for n in dir(value) if not n.startswith("_")} - {"claimed", "after", "error"}
+        public = {n for n in dir(value) if not n.startswith("_")} - {
+            "claimed",
+            "after",
+            "error",
+            "passes",
+        }
         assert public <= names(text)
         return
     for parameter in inspect.signature(value).parameters:
@@ -358,7 +367,10 @@ def test_fields_of_rows_are_all_there(client, queue: str, settings) -> None:
     options = {"max_attempts": 9, "max_stalls": 9, "lease": 60, "expires": 60}
     past = datetime(2026, 1, 1, tzinfo=UTC)
     job = nothing.using(queue_name=queue, priority=1, run_after=past, **options).enqueue()
-    client.raw.hset(queue_keys(queue).job(job.id), mapping={"fence_key": "x", "ties": 1})
+    next_one = chains.packed([chains.packed(["", mint(), "{}", 0, ""])])
+    links = {"on_success": next_one, "on_failure": next_one, "after": "JOB0", "ties": 1}
+    further = {"fence_key": "x", "planned_at": 1, "schedule": "x"}
+    client.raw.hset(queue_keys(queue).job(job.id), mapping=further | links)
 
     requests = itertools.count()
 
@@ -374,10 +386,11 @@ def test_fields_of_rows_are_all_there(client, queue: str, settings) -> None:
     token = claim()
     scripts.progress(client, queue, job.id, token, "half")
     scripts.log(client, queue, job.id, token, "a line")
+    before = inspector.row(client, queue, job.id)
     scripts.complete(client, queue, [(job.id, token, "5")], keep_ms=60_000)
     row = inspector.row(client, queue, job.id)
     assert row["state"] == "done"
-    assert set(row) == names(section(REFERENCE, "Row fields"))
+    assert {*before, *row} == names(section(REFERENCE, "Row fields"))
 
 
 def test_counters_are_all_there() -> None:
@@ -438,7 +451,11 @@ def test_settings_in_the_readme_are_those_of_the_code() -> None:
     defaults = {field.name.upper(): field.default for field in fields(conf.Settings)}
     for name, default, _ in table:
         value = ast.literal_eval(default.strip("`"))
-        if name not in ("`BACKOFF`", "`QUEUES`"):  # a policy and a mapping: shown as one sets them
+        if name not in (
+            "`BACKOFF`",
+            "`SCHEDULES`",
+            "`QUEUES`",
+        ):  # a policy and a mapping: shown as one sets them
             assert value == defaults[name.strip("`")], name
 
 
@@ -461,7 +478,7 @@ def test_keys_are_all_explained() -> None:
     spelled = {getattr(queue, f.name).removeprefix(queue.base) for f in fields(queue)}
     spelled -= {"q", "", "job:", "fence:"}
     spelled |= {"job:<id>", "fence:<key>", "metrics:<minute>", "sent:<producer>", "claims:<worker>"}
-    spelled |= {queue.logs("<id>").removeprefix(queue.base)}
+    spelled |= {queue.logs("<id>").removeprefix(queue.base), "repeat:<name>"}
     spelled |= {reserve.version, reserve.queues, reserve.workers, reserve.worker("<id>")}
     spelled |= {reserve.word("<id>")}
     assert listed == spelled

@@ -195,3 +195,28 @@ def test_people_are_told(client, queue):
     claims(client, queue)
     (first, *_) = inspector.why(client, queue, job_id).reasons
     assert "expired: its time was over" in first
+
+
+@pytest.mark.parametrize("end", ["complete", "bury", "retry", "reap"])
+def test_the_time_of_a_chained_job_counts_from_its_own_admission(client, queue, end):
+    option = "on_success" if end == "complete" else "on_failure"
+    after = tasks.mark.using(queue=queue, expires=60).job(2)
+    job = tasks.mark.using(queue=queue, max_attempts=1, max_stalls=1, **{option: after}).enqueue(1)
+    claimed = claim_one(client, queue)
+    before = wire.now_ms(client)
+    if end == "reap":
+        scripts.extend(client, queue, [(job.id, claimed.token)], lease_ms=0)
+        wire.reap(client, queue)
+    else:
+        getattr(wire, end)(client, queue, job.id, claimed.token)
+    (next_id,) = members(client, queue, "pending")
+    expires_at = int(row(client, queue, next_id)["expires_at"])
+    assert before + 59_999 <= expires_at <= wire.now_ms(client) + 60_000
+
+
+def test_an_expired_job_starts_nothing(client, queue):
+    """It is no failure."""
+    job = tasks.mark.using(queue=queue, expires=60, on_failure=tasks.mark.job(2)).enqueue(1)
+    client.raw.hset(queue_keys(queue).job(job.id), "expires_at", PAST)
+    assert not claims(client, queue).jobs
+    assert inspector.counts(client, queue)["pending"] == 0

@@ -72,6 +72,9 @@ class Hygiene:
                 idle = connection.connection is not None and not connection.in_atomic_block
                 if idle and not connection.is_usable():
                     connection.close()
+                pool = getattr(connection, "pool", None)  # psycopg's, one for all threads
+                if pool and not pool.closed:
+                    pool.check()
 
     def drop(self) -> None:
         """Close all that the thread has open, after a run that was interrupted: nobody knows where.
@@ -91,3 +94,14 @@ class Hygiene:
     def leave(self) -> None:
         """Close all connections of the calling thread, which ends."""
         connections.close_all()
+
+
+def before_fork() -> None:
+    """Close the connections of this thread, and the pools: a child must not share their sockets.
+
+    A pool has threads too, which no child inherits.
+    """
+    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        if close_pool := getattr(connection, "close_pool", None):
+            close_pool()

@@ -16,18 +16,16 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from django.db import connections as databases
-
 from .. import scripts
 from ..connections import connect
 from ..exceptions import Cancelled, EmqError, Refused, VersionFence
 from ..log import Outage, get_logger
-from ..partitions import folded
 from ..reaper import Reaper
 from . import hard_limits as limits
 from .bell import Bell
 from .child import SIGNALS, make_page, run_child, watch_signals
 from .courier import RECYCLE
+from .hygiene import before_fork
 from .ledger import group
 from .options import WorkerOptions
 from .page import QUIET, RUN, STOP, STOP_NOW, Page
@@ -120,8 +118,7 @@ class Supervisor:
             self._look_at = self._keep_limits(now)
         if not self._said and self.children and all(c.page.is_ready for c in self._living()):
             self._said = True
-            queues = ", ".join(folded(self.options.queues))
-            self.say(f"worker {self.options.name} ready: {queues}")
+            self.say(f"worker {self.options.name} ready: {self.options.served}")
         if now >= self._outage.retry_at:
             self._call(now)
         self._sleep()
@@ -186,7 +183,7 @@ class Supervisor:
         self._spawned += 1
         page = make_page(self.options)
         page.tell(QUIET if self.presence.quiet else RUN)
-        databases.close_all()
+        before_fork()
         sys.stdout.flush()
         sys.stderr.flush()
         supervisor = os.getpid()

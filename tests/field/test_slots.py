@@ -8,9 +8,10 @@ from django.core.management import call_command
 from redis.crc import key_slot
 
 import django_emq as emq
-from django_emq import rights, scripts
+from django_emq import chains, rights, scripts
 from django_emq.keys import queue_keys, reserve_keys
 from django_emq.reaper import Reaper
+from django_emq.repeats import Entry
 from tests.conformance import wire
 from tests.conformance.wire import claim_one, enqueue_one, enqueue_some, lapse, pass_ms
 
@@ -62,7 +63,8 @@ class Watch:
 
 def live(client, queue):
     """Each verb once at least, on a queue that has something for it."""
-    job_id = enqueue_one(client, queue, fence_key="a", ties=1)
+    one_more = chains.packed([chains.packed(("elsewhere", "JOB1", "{}", 0, ""))])
+    job_id = enqueue_one(client, queue, fence_key="a", on_success=one_more, ties=1)
     claim_one(client, queue)
     scripts.progress(client, queue, job_id, 1, "half")
     scripts.log(client, queue, job_id, 1, "a line")
@@ -78,6 +80,7 @@ def live(client, queue):
     claim_one(client, queue)
     lapse(client, queue, job_id, 4)
     wire.complete(client, queue, job_id, 4, keep_ms=1)
+    scripts.onward(client, queue, admitted=["JOB2"])
     one, two, three, four = enqueue_some(client, queue, 4)
     wire.claim_some(client, queue, 4)
     wire.bury(client, queue, one, 1)
@@ -102,6 +105,12 @@ def live(client, queue):
     call_command("emq_fsck", "--repair", queue)
     client.raw.set(queue_keys(queue).metrics + ":1", "x")
     call_command("emq_fsck", "--repair", queue)
+    scripts.repeat_register(client, queue, "a", every_ms=60_000, template="x", first_ms=0)
+    scripts.repeat_register(client, queue, "b", every_ms=1, template="x", first_ms=0)
+    scripts.declare(client, queue, "code", [Entry("c", 1, {"every_ms": 1, "source": "code"})])
+    Reaper(client, (queue,), interval=1).run_once()
+    scripts.repeat_advance(client, queue, "a", 0, by="anna")
+    scripts.repeat_cancel(client, queue, "a")
     scripts.pause(client, queue)
     scripts.resume(client, queue)
     scripts.pause(client, queue)
@@ -141,7 +150,8 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
         for key in touched - set(declared):
             base = key[: key.index("}") + 2]
             assert re.fullmatch(
-                r"job:[0-9A-Za-z]+(:logs)?|metrics:\d+|fence:a|worker:w", key[len(base) :]
+                r"job:[0-9A-Za-z]+(:logs)?|metrics:\d+|fence:a|worker:w|repeat:\w+",
+                key[len(base) :],
             ), name
             assert any(one.startswith(base) for one in declared) or name == "mend", (name, key)
         assert not any(facts.version in key for key in touched) or name == "register"
