@@ -183,3 +183,13 @@ def test_the_reply_of_an_extension(probe, client, proxy):
         assert rule.fired.wait(20)
         assert probe.wait_for(2)[1] == "a token 1"
     assert inspector.totals(client, QUEUE).get("reaped", 0) == 0
+
+
+@pytest.mark.parametrize("act", [Act.CUT_AFTER, Act.CUT_BEFORE])
+def test_the_answer_to_a_cancel_is_lost(client, behind, act):
+    """It is asked again, and finds the job cancelled: by itself."""
+    job = tasks.mark.enqueue("a")
+    rule = behind.on("cancel", act, times=1)
+    assert emq.cancel(job) is True
+    assert rule.fired.is_set()
+    assert inspector.totals(client, QUEUE)["cancelled"] == 1
