@@ -191,7 +191,15 @@ def test_the_frozen_clock_lets_jobs_expire(box):
 
 
 def test_people_are_told(client, queue):
+    """While it waits, with the time that is left, and when it is over."""
+
+    def told(job_id):
+        return " ".join(inspector.why(client, queue, job_id).reasons)
+
+    waits = enqueue_one(client, queue, due="+90000", expires_at="+14400000", ties=1)
+    assert "It is given up if it has not begun in 4.0 h." in told(waits)
     job_id = late(client, queue)
+    assert "Its time is over: it goes to the morgue when it would be claimed." in told(job_id)
     claims(client, queue)
     (first, *_) = inspector.why(client, queue, job_id).reasons
     assert "expired: its time was over" in first
