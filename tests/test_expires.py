@@ -228,3 +228,12 @@ def test_an_expired_job_starts_nothing(client, queue):
     client.raw.hset(queue_keys(queue).job(job.id), "expires_at", PAST)
     assert not claims(client, queue).jobs
     assert inspector.counts(client, queue)["pending"] == 0
+
+
+def test_an_expired_job_frees_its_unique_key(client, queue):
+    task = tasks.mark.using(queue=queue, expires=60, unique=True)
+    job = task.enqueue(1)
+    assert row(client, queue, job.id)["expires_at"].isdigit()
+    client.raw.hset(queue_keys(queue).job(job.id), "expires_at", PAST)
+    assert not claims(client, queue).jobs
+    assert task.enqueue(1).status == "enqueued"
