@@ -178,6 +178,7 @@ local function tied(id, token)
   redis.call('HSET', jobs .. id, 'state', 'dead', 'settled', 'expire', 'last_error', why,
     'finished_at', now)
   redis.call('ZADD', dead, now, id)
+  free(id)
   note('died', id, token, why)
   return false, true
 end

@@ -191,7 +191,15 @@ def test_the_frozen_clock_lets_jobs_expire(box):
 
 
 def test_people_are_told(client, queue):
+    """While it waits, with the time that is left, and when it is over."""
+
+    def told(job_id):
+        return " ".join(inspector.why(client, queue, job_id).reasons)
+
+    waits = enqueue_one(client, queue, due="+90000", expires_at="+14400000", ties=1)
+    assert "It is given up if it has not begun in 4.0 h." in told(waits)
     job_id = late(client, queue)
+    assert "Its time is over: it goes to the morgue when it would be claimed." in told(job_id)
     claims(client, queue)
     (first, *_) = inspector.why(client, queue, job_id).reasons
     assert "expired: its time was over" in first
@@ -220,3 +228,12 @@ def test_an_expired_job_starts_nothing(client, queue):
     client.raw.hset(queue_keys(queue).job(job.id), "expires_at", PAST)
     assert not claims(client, queue).jobs
     assert inspector.counts(client, queue)["pending"] == 0
+
+
+def test_an_expired_job_frees_its_unique_key(client, queue):
+    task = tasks.mark.using(queue=queue, expires=60, unique=True)
+    job = task.enqueue(1)
+    assert row(client, queue, job.id)["expires_at"].isdigit()
+    client.raw.hset(queue_keys(queue).job(job.id), "expires_at", PAST)
+    assert not claims(client, queue).jobs
+    assert task.enqueue(1).status == "enqueued"

@@ -232,8 +232,8 @@ class Sandbox:
             admission.push_many = push
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the queue, without waiting: leases end, times come, jobs expire,
-        schedules tick.
+        """Let time pass for the queue, without waiting: leases end, times come, jobs
+        expire, schedules tick.
         """
         for name in inspector.queues(self._client):
             keys = queue_keys(name, self.prefix)
