@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from . import registry, rules, schedules, scripts, signing
-from .admission import introduce
+from .admission import came_in, introduce, job_after, verb_of
 from .batches import Batch
 from .connections import Client
 from .exceptions import EmqError, JobGone, NotInState
@@ -81,7 +81,7 @@ class Ticker:
         for answer in batch.send() if batch.calls else ():
             if isinstance(answer, EmqError) and not isinstance(answer, NotInState):
                 raise answer
-            self.fired += answer == [1]
+            self.fired += came_in(answer[0]) if isinstance(answer, list) else 0
         if batch.calls and len(due.schedules) == BATCH:
             return 0
         return max(min(times), 1) if times else -1
@@ -106,7 +106,8 @@ class Ticker:
         for tick, then in zip(ticks, [*ticks[1:], following], strict=True):
             job = job_of(queue, name, record, tick)
             enter = Tick(name, was, then, tick, record["rule"])
-            scripts.enqueue(batch, queue, [job], request=job.id, producer=PRODUCER, tick=enter)
+            admit = verb_of([job])
+            admit(batch, queue, [job], request=job.id, producer=PRODUCER, tick=enter)
             was = then
         return following
 
@@ -150,8 +151,9 @@ def run_now(client: Client, queue: str, name: str) -> Job:
     record, now = _record(client, queue, name), now_ms(client)
     job = job_of(queue, name, record, now)
     tick = Tick(name, None, 0, now, record["rule"])
-    scripts.one(scripts.enqueue(client, queue, [job], request=job.id, producer=PRODUCER, tick=tick))
-    return Job(job.id, queue, decode(job.payload.encode()).task)
+    admit = verb_of([job])
+    verdict = scripts.one(admit(client, queue, [job], request=job.id, producer=PRODUCER, tick=tick))
+    return job_after(Job(job.id, queue, decode(job.payload.encode()).task), verdict)
 
 
 def switch(client: Client, queue: str, name: str, *, on: bool, by: str = "") -> bool:
