@@ -441,3 +441,16 @@ def test_drain_leaves_schedules_and_obliterate_removes_them(client, queue, decla
     assert all(b":sent:" in key for key in left)  # memories of calls end by themselves
     ticker.declare([queue])
     assert names(client, queue) == ["x"]
+
+
+def test_a_unique_task_does_not_overlap_with_itself(client, queue, declare, monkeypatch):
+    """While its last job goes on a tick makes none, and the schedule goes on."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    one = registry.register(replace(tasks.mark, name="one", unique=True))
+    ticker = declare(queue, x=plan(queue, task=one.name))
+    for _ in range(2):
+        planned = set_back(client, queue, "x", 2 * HOUR)
+        ticker.tick(queue)
+        assert members(client, queue, "repeat")["x"] > planned
+        assert inspector.counts(client, queue)["pending"] == 1
+    assert ticker.fired == 1
