@@ -26,6 +26,7 @@ from .exceptions import (
     EmqError,
     JobGone,
     JobHeld,
+    KeyHeld,
     KindRefused,
     NotInState,
     OutcomeUnknown,
@@ -45,6 +46,7 @@ TRAIL_MAX = 10_000  # entries of a queue's trail, about
 _REFUSALS: dict[str, type[EmqError]] = {
     "EMQSTALE": StaleToken,
     "EMQGONE": JobGone,
+    "EMQKEY": KeyHeld,
     "EMQKIND": KindRefused,
     "EMQLATE": ServerRefused,
     "EMQLOCK": JobHeld,

@@ -15,12 +15,12 @@ from django_emq import connections, scripts
 from django_emq.exceptions import EmqError
 from django_emq.keys import queue_keys
 from tests.model.answers import matches, plain, texts
-from tests.model.base import NEVER, TIMES
+from tests.model.base import GONE, HELD, KEY, NEVER, STALE, STATE, TIMES
 from tests.model.look import Ms, look
 from tests.model.model import Model
 
 DEADLY = ("retry", "bury", "reap", "cancel")
-REFUSALS = ("StaleToken", "JobGone", "JobHeld", "NotInState", "KindRefused", "RateLimited")
+REFUSALS = (STALE, GONE, HELD, STATE, KEY, "KindRefused", "RateLimited")
 
 queues = itertools.count()
 
