@@ -49,6 +49,7 @@ WAYS = {
     "function": lambda: [emq.enqueue(LATER, 1)],
     "delayed": lambda: [emq.enqueue_in(3600, LATER, 1)],
     "at a time": lambda: [emq.enqueue_at(in_an_hour(), LATER, 1)],
+    "chain": lambda: [emq.chain(LATER.job(1), tasks.mark.job(2)).enqueue()],
     "bulk": lambda: emq.enqueue_many(LATER.job(i) for i in range(1200)),
     "some of a bulk": lambda: emq.enqueue_many([LATER.job(1), LATER.job(2)]),
 }
