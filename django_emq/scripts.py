@@ -19,6 +19,7 @@ from .calls import (
     Token,
     Verdict,
     Way,
+    answers,
     batch_of,
     bounded,
     keys_of,
@@ -29,7 +30,7 @@ from .calls import (
     verdicts,
 )
 from .exceptions import EmqError
-from .jobs import Claimed, Claims, NewJob, Reaped
+from .jobs import NO_KEY, Claimed, Claims, Conflict, NewJob, Reaped
 from .keys import reserve_keys
 from .operators import (
     WORD_MS,
@@ -77,6 +78,7 @@ __all__ = [
     "discard",
     "drain",
     "enqueue",
+    "enqueue_unique",
     "extend",
     "forget",
     "gate",
@@ -166,6 +168,35 @@ def enqueue(
     if tick:
         names += (keys.repeat, keys.record(tick.name))
     result: list[Verdict] = run(client, "enqueue", names, args, verdicts)
+    return result
+
+
+def enqueue_unique(
+    client: Way,
+    queue: str,
+    jobs: Iterable[NewJob],
+    *,
+    request: str,
+    producer: str,
+    sent_ms: int = SENT_MS,
+    void_at: int | str = "",
+    tick: Tick | None = None,
+) -> list[Verdict | Conflict]:
+    """`enqueue` for jobs of which some have a unique key: a Conflict where another job holds it."""
+    k = keys_of(client, queue)
+    args: list[Any] = [k.jobs, request, sent_ms, void_at, k.uniques]
+    args += (client.trail_max, client.trail_all, tick.words if tick else "")
+    count = 0
+    for job in jobs:
+        count += 1
+        extra = len(job.fields) // 2
+        args += (job.id, job.payload, job.priority, job.due, *(job.unique or NO_KEY))
+        args += (extra, *job.fields)
+    bounded("enqueue", count)
+    names = [k.pending, k.schedule, k.active, k.wake, k.metrics, k.sent(producer), k.trail]
+    if tick:
+        names += (k.repeat, k.record(tick.name))
+    result: list[Verdict | Conflict] = run(client, "enqueue_unique", names, args, answers)
     return result
 
 

@@ -6,12 +6,11 @@ each planned time. Python only computes which time follows which.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
-from . import rules, schedules, scripts, signing
-from .admission import introduce
+from . import registry, rules, schedules, scripts, signing
+from .admission import came_in, introduce, job_after, verb_of
 from .batches import Batch
 from .connections import Client
 from .exceptions import EmqError, JobGone, NotInState
@@ -19,6 +18,7 @@ from .ids import mint
 from .jobs import Job, NewJob, decode
 from .keys import queue_keys
 from .log import get_logger
+from .queue import make
 from .repeats import FIELDS, OFF, DueSchedule, Tick
 
 logger = get_logger("ticker")
@@ -81,7 +81,7 @@ class Ticker:
         for answer in batch.send() if batch.calls else ():
             if isinstance(answer, EmqError) and not isinstance(answer, NotInState):
                 raise answer
-            self.fired += answer == [1]
+            self.fired += came_in(answer[0]) if isinstance(answer, list) else 0
         if batch.calls and len(due.schedules) == BATCH:
             return 0
         return max(min(times), 1) if times else -1
@@ -106,7 +106,8 @@ class Ticker:
         for tick, then in zip(ticks, [*ticks[1:], following], strict=True):
             job = job_of(queue, name, record, tick)
             enter = Tick(name, was, then, tick, record["rule"])
-            scripts.enqueue(batch, queue, [job], request=job.id, producer=PRODUCER, tick=enter)
+            admit = verb_of([job])
+            admit(batch, queue, [job], request=job.id, producer=PRODUCER, tick=enter)
             was = then
         return following
 
@@ -117,19 +118,26 @@ class Ticker:
 
 
 def job_of(queue: str, name: str, record: dict[str, str], planned: int) -> NewJob:
-    """The job of a schedule for one of its times. Raises ForgedPayload, ValueError."""
-    job_id = mint()
+    """The job of a schedule for one of its times, as its task is declared here and now.
+
+    Raises UnknownTask, ForgedPayload, ValueError.
+    """
     template = signing.opened(record["template"], schedules.seal_of(queue, name))
-    # A plain `repeat_register` may have any payload.
-    ours = template.startswith('{"')
-    payload = f'{{"planned_at":{planned},{template[1:]}' if ours else template
-    fields: list[Any] = json.loads(record["fields"] or "[]")
-    return NewJob(
-        job_id,
-        signing.sealed(payload, job_id),
-        int(record["priority"] or 0),
-        fields=(*fields, "planned_at", planned, "schedule", name),
-    )
+    fields = ("planned_at", planned, "schedule", name)
+    if not record["rule"]:  # a plain `repeat_register` may have any payload
+        job_id = mint()
+        return NewJob(job_id, signing.sealed(template, job_id), fields=fields)
+    call = decode(template.encode())
+    task = registry.get(call.task)
+    if task.queue != queue:  # what a row needs beside its options does not depend on the queue
+        moved = replace(task, queue=queue)
+        object.__setattr__(moved, "fields", task.fields)
+        task = moved
+    new = make(task, call.args, call.kwargs).new
+    payload = signing.opened(new.payload, new.id)
+    payload = signing.sealed(f'{{"planned_at":{planned},{payload[1:]}', new.id)
+    priority = int(record["priority"] or 0)
+    return new._replace(payload=payload, priority=priority, fields=(*new.fields, *fields))
 
 
 # -- for people -------------------------------------------------------------------------------
@@ -143,8 +151,9 @@ def run_now(client: Client, queue: str, name: str) -> Job:
     record, now = _record(client, queue, name), now_ms(client)
     job = job_of(queue, name, record, now)
     tick = Tick(name, None, 0, now, record["rule"])
-    scripts.one(scripts.enqueue(client, queue, [job], request=job.id, producer=PRODUCER, tick=tick))
-    return Job(job.id, queue, decode(job.payload.encode()).task)
+    admit = verb_of([job])
+    verdict = scripts.one(admit(client, queue, [job], request=job.id, producer=PRODUCER, tick=tick))
+    return job_after(Job(job.id, queue, decode(job.payload.encode()).task), verdict)
 
 
 def switch(client: Client, queue: str, name: str, *, on: bool, by: str = "") -> bool:

@@ -23,7 +23,7 @@
 -- work is done, and the id leaves pending in this step.
 --
 -- A row with the field 'ties' has something beside it that its end concerns (log lines, the next
--- job of a chain); all other rows pay for no look at such things.
+-- job of a chain, a unique key); all other rows pay for no look at such things.
 
 local active, pending, done, metrics, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local schedule, wake, onward = KEYS[6], KEYS[7], KEYS[8]
@@ -49,6 +49,29 @@ local function note(event, id, token, text, yours)
     end
     redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
       'token', token, 'note', text, 'yours', yours or '')
+  end
+end
+
+-- Free the unique key of a job that ends, if the job holds it, and not for a time of its own. A job
+-- that waits behind it gets the key, and is due.
+local function free(id)
+  local row = redis.pcall('HMGET', jobs .. id, 'unique', 'heir')
+  local digest = row[1] and string.match(row[1], '^(%x+) [fs]')
+  local base = string.sub(jobs, 1, -5)
+  if not digest or redis.pcall('GET', base .. 'unique:' .. digest) ~= id then
+    return
+  end
+  local heir = row[2] and redis.pcall('HMGET', jobs .. row[2], 'behind', 'due') or {}
+  local due = heir[1] == id and string.match(heir[2] or '', '^%d+$')
+  if due and type(redis.pcall('ZSCORE', base .. 'schedule', row[2])) == 'string' then
+    redis.call('SET', base .. 'unique:' .. digest, row[2])
+    redis.call('HDEL', jobs .. row[2], 'behind', 'due')
+    redis.call('ZADD', base .. 'schedule', due, row[2])
+    if redis.pcall('LLEN', base .. 'wake') == 0 then
+      redis.call('LPUSH', base .. 'wake', '1')
+    end
+  else
+    redis.call('DEL', base .. 'unique:' .. digest)
   end
 end
 
@@ -186,6 +209,9 @@ if #held > 0 then
 end
 if #swept > 0 then
   redis.call('ZREM', pending, unpack(swept))
+end
+for _, id in ipairs(tied) do  -- unique keys
+  free(id)
 end
 if keep_ms > 0 then
   local kept = {}

@@ -27,6 +27,29 @@ local function tally(name, n)
   end
 end
 
+-- Free the unique key of a job that ends, if the job holds it, and not for a time of its own. A job
+-- that waits behind it gets the key, and is due.
+local function free(id)
+  local row = redis.pcall('HMGET', jobs .. id, 'unique', 'heir')
+  local digest = row[1] and string.match(row[1], '^(%x+) [fs]')
+  local base = string.sub(jobs, 1, -5)
+  if not digest or redis.pcall('GET', base .. 'unique:' .. digest) ~= id then
+    return
+  end
+  local heir = row[2] and redis.pcall('HMGET', jobs .. row[2], 'behind', 'due') or {}
+  local due = heir[1] == id and string.match(heir[2] or '', '^%d+$')
+  if due and type(redis.pcall('ZSCORE', base .. 'schedule', row[2])) == 'string' then
+    redis.call('SET', base .. 'unique:' .. digest, row[2])
+    redis.call('HDEL', jobs .. row[2], 'behind', 'due')
+    redis.call('ZADD', base .. 'schedule', due, row[2])
+    if redis.pcall('LLEN', base .. 'wake') == 0 then
+      redis.call('LPUSH', base .. 'wake', '1')
+    end
+  else
+    redis.call('DEL', base .. 'unique:' .. digest)
+  end
+end
+
 local ids = redis.call('ZRANGE', set, 0, batch - 1)
 if #ids == 0 then
   return 0
@@ -37,6 +60,11 @@ for _, id in ipairs(ids) do
   rows[#rows + 1] = jobs .. id .. ':logs'
 end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
+if not string.match(set, ':d%w+$') then  -- what is dead or done holds no key
+  for _, id in ipairs(ids) do
+    free(id)
+  end
+end
 redis.call('DEL', unpack(rows))
 if trail_max > 0 then
   redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*',

@@ -28,6 +28,7 @@ from .queues import (
     Minute,
     QueueStats,
     counts,
+    holder,
     is_known,
     last_hour,
     overview,
@@ -38,6 +39,7 @@ from .queues import (
     totals,
     unique,
 )
+from .schedules import Schedule, places, schedules
 from .search import Filter, Found, find, walk
 from .server import ScriptFact, ServerFacts, Strangers, moved, server, servers, strangers
 from .trail import Entry, trail
@@ -59,6 +61,7 @@ __all__ = [
     "Minute",
     "Morgue",
     "QueueStats",
+    "Schedule",
     "ScriptFact",
     "ServerFacts",
     "Strangers",
@@ -71,6 +74,7 @@ __all__ = [
     "find",
     "follow",
     "held",
+    "holder",
     "is_known",
     "job",
     "last_hour",
@@ -82,8 +86,10 @@ __all__ = [
     "overview",
     "page",
     "parts",
+    "places",
     "queues",
     "row",
+    "schedules",
     "served",
     "server",
     "servers",

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
+from datetime import datetime
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
@@ -15,7 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db import connections as databases
 from django.test import TestCase, override_settings
 
-from .. import admission, connections, inspector, onward, registry, scripts, signing
+from .. import admission, connections, inspector, onward, registry, rules, scripts, signing
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext
@@ -27,6 +28,7 @@ from ..worker.outcome import Outcome
 from ..worker.runner import tell
 from ..worker.trips import OPTION
 from ..worker.work import Work, failure
+from .clock import Clock
 from .points import Crash, Trap
 
 JOBS_MAX = 1000  # that one run_until_empty takes: more is a job that enqueues itself
@@ -39,6 +41,12 @@ for _, set in ipairs(KEYS) do
   local entries = redis.call('ZRANGE', set, 0, -1, 'WITHSCORES')
   for i = 1, #entries, 2 do
     redis.call('ZADD', set, string.format('%.0f', entries[i + 1] - ARGV[1]), entries[i])
+    for _, field in ipairs({'unique_since', 'due'}) do
+      local at = redis.call('HGET', ARGV[2] .. entries[i], field)
+      if at then
+        redis.call('HSET', ARGV[2] .. entries[i], field, string.format('%.0f', at - ARGV[1]))
+      end
+    end
   end
 end
 """
@@ -53,6 +61,7 @@ class Waiting(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     due_in: float  # seconds; 0 for now
+    planned_at: datetime | None = None  # the time that a job of a schedule stands for
 
     def __str__(self) -> str:
         parts = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
@@ -85,6 +94,7 @@ class Sandbox:
         self._override = override_settings(
             EMQ={**getattr(django_settings, "EMQ", {}), "PREFIX": self.prefix}
         )
+        self._clock = Clock()
         self._trap: Trap | None = None
         self._running = False
 
@@ -121,7 +131,8 @@ class Sandbox:
                     payload = inspector.row(self._client, name, row.id)["payload"]
                     due_in = max(row.left_s or 0.0, 0.0)
                     call = decode(payload.encode())
-                    found.append(Waiting(row.id, name, *call[:3], due_in))
+                    planned = rules.instant(call.planned_at) if call.planned_at else None
+                    found.append(Waiting(row.id, name, *call[:3], due_in, planned))
         return found
 
     def assert_enqueued(
@@ -219,12 +230,26 @@ class Sandbox:
             admission.push_many = push
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the queue, without waiting: leases end, times come."""
+        """Let time pass for the queue, without waiting: leases end, times come, schedules tick."""
         for name in inspector.queues(self._client):
             keys = queue_keys(name, self.prefix)
             sets = (keys.active, keys.schedule, keys.dead, keys.done)
-            self._client.raw.eval(_ADVANCE, len(sets), *sets, round(seconds * 1000))
+            ms = round(seconds * 1000)
+            self._client.raw.eval(_ADVANCE, len(sets), *sets, ms, keys.jobs)
+            for key in self._client.raw.scan_iter(match=f"{keys.uniques}*", count=1000):
+                if (left := self._client.raw.pttl(key)) > 0:
+                    self._client.raw.pexpire(key, max(left - ms, 0))
             scripts.reap(self._client, name, max_stalls=settings().queue(name).max_stalls)
+
+        self._clock.advance(self._client, round(seconds * 1000))
+
+    def schedules(self, *names: str, at: datetime | None = None) -> None:
+        """From here on `advance` makes the jobs of these schedules, as they would come.
+
+        :param names: of schedules of the code; all of them where none is given.
+        :param at: which time it is for them, an aware datetime; now where it is left out.
+        """
+        self._clock.start(self._client, names, at)
 
     def _run_next(self) -> Ran | None:
         for name in inspector.queues(self._client):
