@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .answers import Result, aresult, result
     from .backoff import Exponential, Fixed, Linear
     from .context import JobContext, current_job
     from .effects import Once, effect, fenced_update, idempotency_key
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
         InvalidArguments,
         InvalidOption,
         InvalidTask,
+        JobDied,
         JobGone,
         LeaseLost,
         NoCurrentJob,
+        NotFinished,
         OutcomeUnknown,
         PayloadTooLarge,
         Refused,
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     )
     from .jobs import Job
     from .models import FencedModel
+    from .notes import JobLogHandler, Progress
     from .queue import (
         aenqueue,
         aenqueue_at,
@@ -61,16 +65,18 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "answers": "Result aresult result",
     "backoff": "Exponential Fixed Linear",
     "context": "JobContext current_job",
     "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
-        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask JobGone "
-        "LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry ServerError "
-        "ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
+        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask JobDied "
+        "JobGone LeaseLost NoCurrentJob NotFinished OutcomeUnknown PayloadTooLarge Refused Retry "
+        "ServerError ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
     ),
     "jobs": "Job",
     "models": "FencedModel",
+    "notes": "JobLogHandler Progress",
     "queue": (
         "aenqueue aenqueue_at aenqueue_in aenqueue_many aenqueue_on_commit cas enqueue enqueue_at "
         "enqueue_in enqueue_many enqueue_on_commit"
@@ -92,14 +98,19 @@ __all__ = [
     "InvalidTask",
     "Job",
     "JobContext",
+    "JobDied",
     "JobGone",
+    "JobLogHandler",
     "LeaseLost",
     "Linear",
     "NoCurrentJob",
+    "NotFinished",
     "Once",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "Progress",
     "Refused",
+    "Result",
     "Retry",
     "ServerError",
     "ServerRefused",
@@ -115,6 +126,7 @@ __all__ = [
     "aenqueue_in",
     "aenqueue_many",
     "aenqueue_on_commit",
+    "aresult",
     "cas",
     "current_job",
     "effect",
@@ -125,6 +137,7 @@ __all__ = [
     "enqueue_on_commit",
     "fenced_update",
     "idempotency_key",
+    "result",
     "task",
 ]
 

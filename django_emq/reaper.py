@@ -9,7 +9,7 @@ import random
 import threading
 from time import monotonic
 
-from . import inspector, scripts
+from . import inspector, registry, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError
@@ -106,6 +106,7 @@ class Reaper:
                 dead_max=settings().dead_max,
                 dead_ttl_ms=int(settings().dead_ttl * 1000),
                 done_max=settings().done_max,
+                look=self.batch if registry.dead_times() else 0,
                 batch=self.batch,
             )
             self.trimmed += trimmed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
@@ -38,7 +38,9 @@ class Task(Generic[P, R]):
     :ivar max_stalls: lost leases before the morgue; None for the queue's MAX_STALLS.
     :ivar backoff: what `backoff.resolve` takes; None for the queue's BACKOFF.
     :ivar lease: how long a claim holds; None for the worker's.
-    :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
+    :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once. By outcome:
+        ``{"done": 3600, "dead": 86400}``, where the second is how long a dead job stays in the
+        morgue, if that is shorter than DEAD_TTL.
     :ivar wait_replicas: how many replicas shall have the job before enqueue answers; None for the
         queue's WAIT_REPLICAS.
     :ivar fence_key: the resource that the job writes to, for instance ``invoice:42``: each claim
@@ -60,7 +62,7 @@ class Task(Generic[P, R]):
     max_stalls: int | None = None
     backoff: Any = None
     lease: Seconds | None = None
-    result_ttl: Seconds = 0
+    result_ttl: Seconds | Mapping[str, Seconds] = field(default=0, hash=False)
     wait_replicas: int | None = None
     fence_key: str | None = None
     on_commit: bool | str | None = None
@@ -92,6 +94,9 @@ class Task(Generic[P, R]):
         lease_ms = 0 if self.lease is None else milliseconds("lease", self.lease, least=1)
         if lease_ms:
             row += ("lease_ms", lease_ms)
+        keep_ms, dead_ms = lifetimes(self.result_ttl)
+        if dead_ms:
+            row += ("dead_ms", dead_ms)
         if self.fence_key is not None:
             row += ("fence_key", _fence_key(self.fence_key))
         for name in ("on_commit", "outbox"):
@@ -113,7 +118,7 @@ class Task(Generic[P, R]):
         due = due_in(_seconds(self.run_in)) if self.run_in is not None else due
         for name, value in (
             ("is_async", iscoroutinefunction(self.func)),
-            ("keep_ms", milliseconds("result_ttl", self.result_ttl, least=0)),
+            ("keep_ms", keep_ms),
             ("lease_ms", lease_ms),
             ("due", due),
             ("fields", tuple(row)),
@@ -183,7 +188,7 @@ def task(
     max_stalls: int | None = None,
     backoff: Any = None,
     lease: Seconds | None = None,
-    result_ttl: Seconds = 0,
+    result_ttl: Seconds | Mapping[str, Seconds] = 0,
     wait_replicas: int | None = None,
     fence_key: str | None = None,
     on_commit: bool | str | None = None,
@@ -253,6 +258,11 @@ def leases() -> set[int]:
     return {task.lease_ms for task in _tasks.values() if task.lease_ms} | _leases
 
 
+def dead_times() -> bool:
+    """Whether some task says how long its dead jobs stay in the morgue."""
+    return any("dead_ms" in task.fields for task in _tasks.values())
+
+
 def names() -> list[str]:
     """Names of all tasks, in order."""
     return sorted(_tasks)
@@ -296,6 +306,22 @@ def _fence_key(value: Any) -> str:
 
 def _seconds(value: Seconds) -> float:
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def lifetimes(ttl: Seconds | Mapping[str, Seconds]) -> tuple[int, int]:
+    """A result_ttl in ms, for done jobs and for dead ones; 0 for a dead one that has none."""
+    if not isinstance(ttl, Mapping):
+        return milliseconds("result_ttl", ttl, least=0), 0
+    for outcome in ttl:
+        if outcome not in ("done", "dead"):
+            raise InvalidOption(
+                f"result_ttl has {outcome!r}. The outcomes are 'done' and 'dead', for instance "
+                "{'done': 3600, 'dead': 86400}."
+            )
+    done = milliseconds("result_ttl['done']", ttl.get("done", 0), least=0)
+    if "dead" not in ttl:
+        return done, 0
+    return done, milliseconds("result_ttl['dead']", ttl["dead"], least=1)
 
 
 def milliseconds(name: str, value: Seconds, *, least: float) -> int:

@@ -27,6 +27,19 @@ local function tally(name, n)
   end
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.call('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 local ids = redis.call('ZRANGE', set, 0, batch - 1)
 if #ids == 0 then
   return 0
@@ -37,6 +50,9 @@ for _, id in ipairs(ids) do
   rows[#rows + 1] = jobs .. id .. ':logs'
 end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
+for _, id in ipairs(ids) do
+  tell(id, 'removed')
+end
 redis.call('DEL', unpack(rows))
 if trail_max > 0 then
   redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*',

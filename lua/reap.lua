@@ -70,6 +70,19 @@ local function keep_cap()
   end
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.call('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 -- The row's attempts, priority, stalls, max_stalls and worker; or false and why it is not sound.
 local function read(id)
   local row = redis.pcall('HMGET', jobs .. id,
@@ -115,6 +128,7 @@ for i, id in ipairs(lapsed) do
   if type(row) ~= 'table' then
     bury_damaged(id, row)
     died[#died + 1] = id
+    tell(id, 'dead')
     note('died', id, '', row)
   else
     local stalls = whole(row[3], 0) + 1
@@ -123,6 +137,7 @@ for i, id in ipairs(lapsed) do
         'last_error', 'stalled: the worker was lost or its lease lapsed ' .. stalls .. ' times')
       redis.call('ZADD', dead, now, id)
       died[#died + 1] = id
+      tell(id, 'dead')
       note('died', id, row[1], 'lease of ' .. (row[5] or '?') .. ' lapsed, stall ' .. stalls)
     else
       redis.call('HSET', jobs .. id, 'state', 'pending', 'stalls', stalls)

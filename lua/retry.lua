@@ -64,6 +64,19 @@ local function keep_cap()
   end
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.call('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 -- The errors so far and one more, as a line of JSON, for rows that keep them: the newest ones.
 local function errors_with(kept, message, traceback)
   kept = kept .. cjson.encode({'retry', message, traceback}) .. '\n'
@@ -138,6 +151,7 @@ for _, move in ipairs(moves) do
     redis.call('ZADD', dead, now, id)
     deaths = deaths + 1
     note('died', id, token, message)
+    tell(id, 'dead')
   else
     redis.call('HSET', jobs .. id, 'state', 'scheduled')
     redis.call('ZADD', schedule, now + delay_ms, id)

@@ -7,6 +7,7 @@ import pytest
 from django_emq import inspector, scripts
 from django_emq.exceptions import JobGone
 from django_emq.keys import queue_keys
+from tests.conformance import wire
 from tests.conformance.wire import (
     books_balance,
     bury,
@@ -48,7 +49,7 @@ def test_the_token_of_a_held_job_moves_first(client, queue, verb, name):
 def test_the_run_of_a_removed_job_is_refused(client, redis, queue, name):
     """Its row is gone, and nothing is made again of what the run says."""
     job_id = job_in(client, queue, "active")
-    scripts.log(client, queue, job_id, 1, "line")
+    wire.log(client, queue, job_id, 1, "line")
     assert ask(client, queue, "remove by force", job_id) == 1
     before = everything(client)
     if name == "complete":

@@ -321,7 +321,7 @@ def test_nothing_remains(client, redis, queue, job_id, verb):
     """Row and logs go in the same step."""
     keys = queue_keys(queue)
     redis.rpush(keys.job(job_id) + ":logs", "line")
-    redis.hset(keys.job(job_id), "logs", 1)
+    redis.hset(keys.job(job_id), "ties", 1)
     assert verb(client, queue, job_id, 1) == 1
     assert redis.keys(keys.jobs + "*") == []
     assert not any(wire.snapshot(client, queue).values())

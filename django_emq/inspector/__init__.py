@@ -14,6 +14,7 @@ from .jobs import (
     JobRow,
     Mark,
     among,
+    first_row,
     follow,
     job,
     load,
@@ -38,6 +39,7 @@ from .queues import (
     totals,
     unique,
 )
+from .running import running
 from .search import Filter, Found, find, walk
 from .server import ScriptFact, ServerFacts, Strangers, moved, server, servers, strangers
 from .trail import Entry, trail
@@ -69,6 +71,7 @@ __all__ = [
     "counts",
     "explain",
     "find",
+    "first_row",
     "follow",
     "held",
     "is_known",
@@ -84,6 +87,7 @@ __all__ = [
     "parts",
     "queues",
     "row",
+    "running",
     "served",
     "server",
     "servers",

@@ -16,6 +16,7 @@ from django.db import connections as databases
 from django.test import TestCase, override_settings
 
 from .. import admission, connections, inspector, registry, scripts, signing
+from ..batches import Batch
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext
@@ -23,6 +24,7 @@ from ..exceptions import JobGone, Refused, Verdict
 from ..jobs import Claimed, decode
 from ..keys import queue_keys
 from ..registry import AnyTask
+from ..worker.notebook import Notebook
 from ..worker.outcome import Outcome
 from ..worker.runner import tell
 from ..worker.trips import OPTION
@@ -86,6 +88,7 @@ class Sandbox:
             EMQ={**getattr(django_settings, "EMQ", {}), "PREFIX": self.prefix}
         )
         self._trap: Trap | None = None
+        self._notebook = Notebook(lambda context: None)
         self._running = False
 
     def __enter__(self) -> Self:
@@ -226,14 +229,17 @@ class Sandbox:
         return None
 
     def _run(self, job: Claimed) -> Ran:
-        context = JobContext(job, settings().queue(job.queue).lease, monotonic)
+        lease = settings().queue(job.queue).lease
+        context = JobContext(job, lease, monotonic, self._notebook.noted.append)
         before, self._running = self._running, True
         try:
             scope = copy_context()
             outcome, error = scope.run(self._attempt, context)
+            self._take_notes()
             if self._trap is not None:
                 self._trap.reach(COMPLETE, context)
         except Crash as crash:
+            self._take_notes()
             # As a supervisor does for a child that died.
             scripts.extend(self._client, job.queue, [(job.id, job.token)], lease_ms=0)
             self.advance(0)
@@ -248,6 +254,13 @@ class Sandbox:
             context.error = error
             scope.run(tell, context, outcome, verdict)
         return Ran(context.id, context.task, job.token, outcome.verb, error, refused)
+
+    def _take_notes(self) -> None:
+        """Send what the run has said of itself, as the courier does before its settlement."""
+        self._notebook.at = 0.0
+        batch = Batch(self._client)
+        if said := self._notebook.pack(batch, ()):
+            self._notebook.told(said, batch.send())
 
     def _attempt(self, context: JobContext) -> tuple[Outcome, BaseException | None]:
         """As a runner does; what is no business of the job (KeyboardInterrupt) leaves it."""

@@ -49,6 +49,9 @@ class Desk(Protocol):
 
     lease: float
 
+    def noted(self, context: JobContext) -> None:
+        """Take along what a run says of itself."""
+
     def extended_at(self) -> float:
         """When the leases were last extended, on the monotonic clock; 0.0 for never."""
 
@@ -69,6 +72,7 @@ class Runner:
         self.jobs = 0
         self.running: JobContext | None = None
         self._context = fresh_context()
+        self._noted = desk.noted
         self._signed = settings().sign_payloads
 
     def run(self) -> None:
@@ -102,7 +106,7 @@ class Runner:
         """Run one job and deliver its outcome; no error of the job leaves this."""
         desk = self.desk
         started = self.since = monotonic()
-        self.running = context = JobContext(job, desk.lease, desk.extended_at)
+        self.running = context = JobContext(job, desk.lease, desk.extended_at, self._noted)
         desk.page.start(self.slot, job.id)
         hygiene = desk.hygiene
         if hygiene.needed:

@@ -63,9 +63,10 @@ class Watch:
 def live(client, queue):
     """Each verb once at least, on a queue that has something for it."""
     job_id = enqueue_one(client, queue, fence_key="a")
+    scripts.wait(client, queue, job_id, "one")
     claim_one(client, queue)
-    scripts.progress(client, queue, job_id, 1, "half")
-    scripts.log(client, queue, job_id, 1, "a line")
+    wire.progress(client, queue, job_id, 1, "half")
+    wire.log(client, queue, job_id, 1, "a line")
     wire.extend(client, queue, job_id, 1)
     wire.release(client, queue, job_id, 1)
     claim_one(client, queue)
@@ -112,8 +113,8 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
     """Each call touches one slot only, and what it declares, or what stands beside that.
 
     The documented exceptions are made from a declared key or from the prefix of the rows: a row
-    and its log lines, the number of a resource that it names, the counters of one minute, and what
-    a worker said of itself. No script spans two queues.
+    and its log lines, the list of who waits for its end, the number of a resource that it names,
+    the counters of one minute, and what a worker said of itself. No script spans two queues.
     """
     queues = ("alpha", "beta")
     slots = {queue: key_slot(queue_keys(queue).pending.encode()) for queue in queues}
@@ -141,7 +142,8 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
         for key in touched - set(declared):
             base = key[: key.index("}") + 2]
             assert re.fullmatch(
-                r"job:[0-9A-Za-z]+(:logs)?|metrics:\d+|fence:a|worker:w", key[len(base) :]
+                r"job:[0-9A-Za-z]+(:logs)?|waiter:one|metrics:\d+|fence:a|worker:w",
+                key[len(base) :],
             ), name
             assert any(one.startswith(base) for one in declared) or name == "mend", (name, key)
         assert not any(facts.version in key for key in touched) or name == "register"

@@ -263,7 +263,7 @@ class Machine(RuleBasedStateMachine):
     def discard(self, picks, said):
         items = [self.item(pick) for pick in picks]
         if said:
-            self.do("log", *items[0], "the last line")
+            self.do("log", [(*items[0], "the last line")])
         self.do("discard", items)
 
     @rule(picks=some, lease_ms=st.sampled_from((0, UNIT, 2 * UNIT)))
@@ -272,13 +272,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(picks=some)
     def progress(self, picks):
-        for pick in picks:
-            self.do("progress", *self.item(pick), f"{pick} %")
+        self.do("progress", [(*self.item(pick), f"{pick} %") for pick in picks])
 
     @rule(picks=some, keep=st.integers(1, 3))
     def log(self, picks, keep):
-        for pick in picks:
-            self.do("log", *self.item(pick), f"line {pick}", keep=keep)
+        self.do("log", [(*self.item(pick), f"line {pick}") for pick in picks], keep=keep)
 
     # -- time, and sweepers -------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ class ProbeConfig(AppConfig):
 
     def ready(self):
         """Register the tasks that are not in tasks.py, and have workers beat as BEAT_EVERY says."""
-        for module in ("effects", "state", "verdicts"):
+        for module in ("effects", "state", "telling", "verdicts"):
             import_module(f"tests.probe.{module}")
         if "PROBE_SIGNALS" in os.environ:
             import_module("tests.probe.around").connect()
