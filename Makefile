@@ -11,7 +11,7 @@ WITH_SERVER := $(BIN)/python testproject/private_server.py
 KEPT := testproject/db.rdb
 
 .DEFAULT_GOAL := help
-.PHONY: help demo serve test test-matrix proof chaos lint messages screenshots clean
+.PHONY: help demo serve test test-servers test-matrix proof chaos lint messages screenshots clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,11 +20,14 @@ demo: .venv/ready-demo  ## run real work through the queue and kill a worker on 
 	@rm -f $(KEPT)
 	@$(WITH_SERVER) --keep $(KEPT) -- $(MANAGE) demo $(ARGS)
 
-serve: .venv/ready-demo  ## show the demo's data in the Django admin
-	@$(WITH_SERVER) --keep $(KEPT) -- $(MANAGE) serve $(ARGS)
+serve: .venv/ready-demo  ## show the demo's data and a small shop in the Django admin
+	@$(WITH_SERVER) --keep $(KEPT) -- env DJANGO_SETTINGS_MODULE=orders.settings $(MANAGE) serve $(ARGS)
 
 test: .venv/ready-test  ## run the suite on Valkey, and the conformance suite on Redis too
 	@tests/run.sh $(ARGS)
+
+test-servers: .venv/ready-test  ## run what depends on the server on each one that is here (SERVERS=...)
+	@tests/servers.sh $(ARGS)
 
 test-matrix:  ## run the suite on each Python that is here, with its Django
 	@tests/matrix.sh $(ARGS)
@@ -49,7 +52,7 @@ screenshots: .venv/ready-screenshots  ## take the pictures of docs/admin.md agai
 	$(BIN)/pytest -q tests/browser/screenshots.py
 
 clean:  ## remove all that these targets made
-	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* testproject/db.sqlite3* $(KEPT)
+	rm -rf .venv .venv-* build dist *.egg-info .coverage .coverage.* testproject/db.sqlite3* $(KEPT) testproject/shop
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .answers import Result, aresult, result
     from .backoff import Exponential, Fixed, Linear
+    from .chains import chain
     from .context import JobContext, current_job
     from .effects import Once, effect, fenced_update, idempotency_key
     from .exceptions import (
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
         UnknownTask,
         VersionFence,
     )
-    from .jobs import Job
+    from .jobs import Job, Previous
     from .models import FencedModel
     from .notes import JobLogHandler, Progress
     from .queue import (
@@ -67,6 +68,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "answers": "Result aresult result",
     "backoff": "Exponential Fixed Linear",
+    "chains": "chain",
     "context": "JobContext current_job",
     "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
@@ -74,7 +76,7 @@ _HOMES = {
         "JobGone LeaseLost NoCurrentJob NotFinished OutcomeUnknown PayloadTooLarge Refused Retry "
         "ServerError ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
     ),
-    "jobs": "Job",
+    "jobs": "Job Previous",
     "models": "FencedModel",
     "notes": "JobLogHandler Progress",
     "queue": (
@@ -108,6 +110,7 @@ __all__ = [
     "Once",
     "OutcomeUnknown",
     "PayloadTooLarge",
+    "Previous",
     "Progress",
     "Refused",
     "Result",
@@ -128,6 +131,7 @@ __all__ = [
     "aenqueue_on_commit",
     "aresult",
     "cas",
+    "chain",
     "current_job",
     "effect",
     "enqueue",

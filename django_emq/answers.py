@@ -44,7 +44,8 @@ class Result:
     """What was known of a job at one moment; `refresh` and `wait` answer a new one.
 
     :ivar state: ``pending``, ``scheduled``, ``active``, ``done``, ``dead`` (in the morgue) or
-        ``gone``: nothing of it is there, or nothing yet.
+        ``gone``: nothing of it is there, or nothing yet (it waits for a commit, or for the job
+        before it in a chain).
     :ivar queue: its queue on the server; '' for a job that was not found.
     :ivar attempts: how often it was claimed. :ivar failures: how often it failed.
     :ivar value: what its task returned, where that was kept; None while it is not done.
@@ -123,8 +124,8 @@ _GONE = {
     "discarded": "Job %s was dropped by its task.",
     "removed": "Job %s was removed by an operator.",
     "": (
-        "Nothing is left of job %s: it was completed, dropped or removed, or it waits for a commit "
-        "or never existed. The result_ttl of its task says how long its result is kept."
+        "Nothing of job %s is there: it was completed, dropped or removed, or waits for a commit "
+        "or for the job before it. The result_ttl of its task says how long its result is kept."
     ),
 }
 

@@ -89,7 +89,7 @@ class Line:
         try:
             client.warm(batch.calls)
             if self._connection is None:
-                self._connection = client.raw.connection_pool.make_connection()
+                self._connection = client.connection("")
                 self._connection.connect()
             packed = self._connection.pack_commands(batch.commands())
             # A health check would read a reply that belongs to a batch.

@@ -23,8 +23,8 @@ BATCH_MAX = 1000
 
 NAMES = (
     "audit beat bury cancel cas claim complete control discard drain enqueue extend forget gate "
-    "log mend obliterate pause progress promote reap register release remove reprocess requeue "
-    "resume retry rights snooze state trim unregister update wait"
+    "log mend obliterate onward pause progress promote reap register release remove reprocess "
+    "requeue resume retry rights snooze state trim unregister update wait"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 

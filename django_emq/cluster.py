@@ -23,7 +23,7 @@ from redis.crc import key_slot
 from .connections import Client, Noted, warm_up
 from .exceptions import EmqError, ServerError
 from .keys import reserve_keys, whole
-from .pools import MAX_CONNECTIONS, inherited, never
+from .pools import MAX_CONNECTIONS, inherited, never, outside
 
 T = TypeVar("T")
 
@@ -155,6 +155,13 @@ class ClusterClient(Client):
         keys = (*keys, nobody) if nobody else keys
         return (len(keys), *keys, *args)
 
+    def _ask(self, *command: Any) -> Any:
+        """Send a command to the node that has its key; follows a redirection."""
+        try:
+            return self.raw.execute_command(*command)
+        except self.noscript as error:
+            return error
+
     def trip(self, command: str, calls: Sequence[Noted]) -> list[Any]:
         """Send calls, those of one node in one round trip; errors in place of replies.
 
@@ -262,7 +269,7 @@ class ClusterClient(Client):
 
     def connection(self, key: str) -> Any:
         """A new connection, outside of the pools, to the node that has a key."""
-        return self.at(key).connection_pool.make_connection()
+        return outside(self.at(key))
 
     def at(self, key: str) -> Any:
         """The raw client of the node that has a key."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
 from importlib import import_module, resources
@@ -34,7 +35,7 @@ from .exceptions import (
     StaleToken,
     VersionFence,
 )
-from .pools import derive
+from .pools import derive, outside
 
 T = TypeVar("T")
 Parse = Callable[[Any], Any]
@@ -138,6 +139,7 @@ class Client:
         self.trail_all = TRAIL_MAX if trail == "all" else 0
         self.known_queues: dict[str, float] = {}  # in the registry, and until when
         self._warm: set[str] = set()
+        self._idle: deque[Any] = deque()  # connections between two calls
         errors = errors or import_module(type(raw).__module__.split(".")[0] + ".exceptions")
         self.noscript: type[Exception] = errors.NoScriptError
         self.refusal: type[Exception] = errors.ResponseError  # what the server answered
@@ -164,10 +166,45 @@ class Client:
         return parse(reply)
 
     def _ask(self, *command: Any) -> Any:
+        """Send a command and answer its reply; NOSCRIPT is one.
+
+        Over a connection of its own, straight: redis-py's `execute_command` measures and repeats
+        what is neither measured nor repeated here, which takes as long as the call itself.
+        """
+        idle = self._idle  # another one after `close`: then nobody uses the connection again
+        connection = self._take(idle)
         try:
-            return self.raw.execute_command(*command)
+            packed = connection.pack_command(*command)
+            connection.send_packed_command(packed, check_health=False)
+            reply = connection.read_response()
         except self.noscript as error:
-            return error
+            reply = error
+        except self.refusal:
+            idle.append(connection)
+            raise
+        except BaseException:  # the reply may still come
+            connection.disconnect()
+            raise
+        idle.append(connection)
+        return reply
+
+    def _take(self, idle: deque[Any]) -> Any:
+        """A connection that is ready for a call: one that the server still holds, or a new one."""
+        try:
+            connection = idle.pop()
+            if connection.pid != os.getpid():  # the process was forked
+                raise IndexError
+        except IndexError:
+            connection = self.connection("")
+        connection.connect()  # by itself, since this is what asks the sentinels
+        try:
+            ended = connection.can_read()
+        except self.failures:
+            ended = True
+        if ended:
+            connection.disconnect()
+            connection.connect()
+        return connection
 
     def words(self, keys: Sequence[str], args: Sequence[Any]) -> tuple[Any, ...]:
         """What follows the script's name in a call of it."""
@@ -202,7 +239,7 @@ class Client:
 
     def connection(self, key: str) -> Any:
         """A new connection, outside of the pool, to the server that has a key."""
-        return self.raw.connection_pool.make_connection()
+        return outside(self.raw)
 
     def at(self, key: str) -> Any:
         """The raw client of the server that has a key."""
@@ -246,7 +283,10 @@ class Client:
         return typed(error)
 
     def close(self) -> None:
-        """Close all connections of the pool; a later call opens new ones."""
+        """Close all connections; a later call opens new ones."""
+        idle, self._idle = self._idle, deque()
+        for connection in idle:
+            connection.disconnect()
         self.raw.connection_pool.disconnect()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from django.db import connections
 
 from .exceptions import LeaseLost, NoCurrentJob
-from .jobs import Call, Claimed
+from .jobs import Call, Claimed, Previous
 from .log import get_logger
 from .notes import Notes, check_step, line_of
 from .signals import lease_lost
@@ -68,6 +68,16 @@ class JobContext:
     def kwargs(self) -> dict[str, Any]:
         """The keyword arguments of the call."""
         return self._call.kwargs if self._call else {}
+
+    @property
+    def previous(self) -> Previous | None:
+        """What the job before it left, in a chain; None for a job that nobody was before."""
+        return self._call.previous if self._call else None
+
+    @property
+    def passes(self) -> bool:
+        """Whether its value is for the next job of a chain."""
+        return self._call is not None and self._call.passes
 
     def begin(self, call: Call) -> None:
         """Make this the current job, with the arguments of its call. Called by the worker."""

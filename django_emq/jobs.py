@@ -51,6 +51,7 @@ class Reaped(NamedTuple):
     next_ms: int  # ms until the next lease may lapse; -1 when no job is held
     returned: list[str]  # ids back in pending
     dead: list[str]  # ids that reached max_stalls
+    onward: int = 0  # jobs of chains that are to be admitted to other queues
 
 
 class NewJob(NamedTuple):
@@ -68,9 +69,12 @@ class Job:
     """One call of a task, as enqueue answers it.
 
     :ivar id: the job's id, 25 bytes, the key to everything about it.
-    :ivar status: ``enqueued``, ``duplicate`` (it was there already), ``refused``, or ``deferred``
-        (it is sent after the commit; nothing of it is left when the transaction is rolled back).
+    :ivar status: ``enqueued``, ``duplicate`` (it was there already), ``refused``, ``deferred``
+        (it is sent after the commit; nothing of it is left when the transaction is rolled back), or
+        ``chained`` (it is admitted when the job that it hangs on has ended).
     :ivar error: why it was refused.
+    :ivar on_success: jobs that are admitted when this one is completed.
+    :ivar on_failure: jobs that are admitted when it dies.
     """
 
     id: str
@@ -78,6 +82,13 @@ class Job:
     task: str
     status: str = field(default="enqueued", compare=False)
     error: Exception | None = field(default=None, compare=False)
+    on_success: tuple[Job, ...] = field(default=(), compare=False, repr=False)
+    on_failure: tuple[Job, ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def chain(self) -> list[Job]:
+        """This job and those that follow, each on the success of the one before it."""
+        return [self, *(self.on_success[-1].chain if self.on_success else ())]
 
     def result(self) -> Result:
         """What is known of the job; see `answers.result`."""
@@ -92,18 +103,44 @@ class Job:
         return await aresult(self)
 
 
+class Previous(NamedTuple):
+    """What the job before left to the next one of its chain.
+
+    :ivar id: of the job before. :ivar value: what it returned. :ivar error: why it died, if it did.
+    """
+
+    id: str
+    value: Any = None
+    error: str | None = None
+
+
 class Call(NamedTuple):
-    """What a payload says: which task to run, and with what."""
+    """What a payload says: which task to run, and with what.
+
+    :ivar passes: whether its value is for a next job. :ivar onward: whether one that hangs on it is
+        of another queue. :ivar previous: what the job before left.
+    """
 
     task: str
     args: list[Any]
     kwargs: dict[str, Any]
+    passes: bool = False
+    onward: bool = False
+    previous: Previous | None = None
 
 
-def encode(task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, limit: int) -> str:
+def encode(
+    task: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    limit: int,
+    marks: Mapping[str, bool] | None = None,
+) -> str:
     """The payload of a job: JSON with ``task``, and ``args`` and ``kwargs`` where there are any.
 
     :param limit: bytes that it may have.
+    :param marks: what else a worker must know before the job has ended.
     Raises InvalidArguments with the path of the first value that would not come back from JSON
     as it went in, PayloadTooLarge with both sizes.
     """
@@ -112,6 +149,8 @@ def encode(task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, limit: 
         body["args"] = [_sound(v, "args", (i,)) for i, v in enumerate(args)]
     if kwargs:
         body["kwargs"] = {k: _sound(v, "kwargs", (k,)) for k, v in kwargs.items()}
+    if marks:
+        body.update(marks)
     try:
         payload = _encode(body)
     except ValueError as error:  # an int with more digits than Python turns into text
@@ -127,18 +166,25 @@ def encode(task: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, limit: 
 
 
 def decode(payload: bytes) -> Call:
-    """Read a payload. Raises ValueError with what is wrong with it."""
+    """Read a payload. Raises ValueError with what is wrong with it.
+
+    That of a job which was admitted at the end of another one has a second line, by the script that
+    did so: what that job left.
+    """
+    previous = None
     try:
         text = payload.decode()
         body, end = _decode(text)  # twice as fast as `loads`, which allows for blanks
-        if end < len(text):
-            body = json.loads(text)
+        if end < len(text) and (rest := text[end:].strip()):
+            left = json.loads(rest)
+            previous = Previous(left["id"], left.get("value"), left.get("error"))
         task, args, kwargs = body["task"], body.get("args", []), body.get("kwargs", {})
+        passes, onward = body.get("passes") is True, body.get("onward") is True
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"bad payload: {type(error).__name__}: {error}") from error
     if not (isinstance(task, str) and isinstance(args, list) and isinstance(kwargs, dict)):
         raise ValueError("bad payload: it needs a text 'task', a list 'args' and a dict 'kwargs'")
-    return Call(task, args, kwargs)
+    return Call(task, args, kwargs, passes, onward, previous)
 
 
 def read(payload: bytes) -> Call:

@@ -34,6 +34,7 @@ class Keys:
     metrics: str  # hash, lifetime counters; metrics:<minute> holds those of one minute
     trail: str  # stream, what happened, refusals included; capped
     events: str  # channel, progress of jobs as JSON
+    onward: str  # hash, jobs of chains that are to be admitted to other queues, by id
     limiter: str  # string, claims in the running window of the rate limit
     jobs: str  # prefix of the rows
     fences: str  # prefix of the keys that `fence` spells
@@ -138,6 +139,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         metrics=base + "metrics",
         trail=base + "trail",
         events=base + "events",
+        onward=base + "onward",
         limiter=base + "limiter",
         jobs=base + "job:",
         fences=base + "fence:",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 from weakref import WeakKeyDictionary
 
@@ -24,15 +24,16 @@ from django.db import transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
-from . import connections, scripts
+from . import connections, registry, scripts
 from .admission import CHUNK, introduce
 from .batches import Batch
 from .connections import Client
 from .exceptions import EmqError, ServerError
 from .ids import uuid_of
-from .jobs import NewJob
+from .jobs import Job, NewJob, decode
 from .log import Outage, get_logger
 from .models import Outbox
+from .signals import job_enqueued
 
 logger = get_logger("outbox")
 
@@ -171,24 +172,42 @@ def push(client: Client, database: str, choose: Choice, *, locked: bool = False)
         if not rows:
             return 0
         taken, error = _send(client, rows, void_at)
-        names = [row.id for row, _ in taken]
+        names = [one.row.id for one in taken]
         Outbox.objects.using(database).filter(id__in=names).delete()
     # Only now: as long as a row may be there, it may be pushed, and must be known.
     batch = Batch(client)
     for queue, ones in groupby(sorted(taken, key=_queue), key=_queue):
-        scripts.forget(batch, queue, [name for _, name in ones], grace_ms=GRACE_MS)
+        scripts.forget(batch, queue, [one.name for one in ones], grace_ms=GRACE_MS)
     if taken:
         batch.send()
+    if job_enqueued.receivers:
+        _tell(taken)
     if error is not None:
         raise error
     return len(taken)
 
 
-Taken = tuple[Outbox, str]
+class Taken(NamedTuple):
+    """A row that was sent under a name: its jobs, and the ids of those that were refused."""
+
+    row: Outbox
+    name: str
+    jobs: list[NewJob]
+    refused: set[str]
 
 
 def _queue(taken: Taken) -> str:
-    return taken[0].queue
+    return taken.row.queue
+
+
+def _tell(taken: list[Taken]) -> None:
+    """Tell of the jobs that are on the server; once more, where a row had to be pushed again."""
+    for one in taken:
+        for new in one.jobs:
+            if new.id not in one.refused:
+                task = decode(new.payload.encode()).task
+                job = Job(new.id, one.row.queue, task, "enqueued")
+                job_enqueued.tell(registry.find(task), job=job)
 
 
 def _now_ms(client: Client) -> int:
@@ -199,7 +218,7 @@ def _now_ms(client: Client) -> int:
 def _send(
     client: Client, rows: Sequence[Outbox], void_at: int
 ) -> tuple[list[Taken], QueueRefused | None]:
-    """Send each row as one call; those that are on the server with their names, and a refusal.
+    """Send each row as one call; those that are on the server, and a refusal.
 
     What comes after a refusal is not sent, as far as it is not under way with it.
     """
@@ -222,7 +241,7 @@ def _send(
             sent_ms=TAKEN_MS,
             void_at=void_at,
         )
-        sent.append((row, name))
+        sent.append(Taken(row, name, new, set()))
         jobs += len(new)
         if jobs >= JOBS:
             error = _answers(batch, sent, taken)
@@ -237,10 +256,11 @@ def _answers(batch: Batch, sent: list[Taken], taken: list[Taken]) -> QueueRefuse
     refusal: QueueRefused | None = None
     for one, verdicts in zip(sent, batch.send() if sent else (), strict=True):
         if isinstance(verdicts, EmqError):
-            refusal = refusal or QueueRefused(one[0].queue, verdicts)
+            refusal = refusal or QueueRefused(one.row.queue, verdicts)
             continue
         taken.append(one)
-        for verdict in verdicts:
+        for new, verdict in zip(one.jobs, verdicts, strict=True):
             if isinstance(verdict, EmqError):
-                logger.error("outbox row %s: a job was refused: %s", one[1], verdict)
+                one.refused.add(new.id)
+                logger.error("outbox row %s: a job was refused: %s", one.name, verdict)
     return refusal

@@ -42,6 +42,16 @@ def derive(raw: Any, *, timeout: float) -> Any:
     )
 
 
+def outside(raw: Any) -> Any:
+    """A new connection as the pool of a client would make it, which the pool does not count.
+
+    A pool counts what it has made and ends at its bound; who makes a connection after each error
+    of a long outage would come to it.
+    """
+    pool = raw.connection_pool
+    return pool.connection_class(**pool.connection_kwargs)
+
+
 def inherited(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """What a connection keeps of the alias: where and who, but no policy of repeats."""
     dropped = {"retry", "retry_on_timeout", "retry_on_error", "connection_pool", "client_name"}

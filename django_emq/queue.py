@@ -16,8 +16,9 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.db import transaction
 
-from . import commit, connections, partitions, registry, scripts, signing
+from . import chains, commit, connections, partitions, registry, scripts, signing
 from .admission import Lots, admit, confirm, push, replicas_of, waiting
+from .chains import Made, job_of
 from .conf import Settings, settings
 from .exceptions import EmqError
 from .ids import mint
@@ -56,11 +57,12 @@ def _enqueue(
 ) -> Job:
     task = registry.get(task) if isinstance(task, str) else task
     conf = settings()
-    queue, new = _new_job(task, args, kwargs, conf)
+    made = _new_job(task, args, kwargs, conf)
+    queue, new = made.queue, made.new
     replicas = replicas_of(task, queue, conf)
     plan = commit.plan(task, queue, conf, at_once=at_once)
     if plan is not None:
-        job = Job(new.id, queue, task.name, "deferred")
+        job = job_of(made, task.name, "deferred")
         _defer(plan, {queue: [new]}, {queue: replicas}, [job])
         return job
     client = connections.client()
@@ -68,7 +70,7 @@ def _enqueue(
     (verdict,) = push(client, queue, [new], wait)
     if isinstance(verdict, EmqError):
         raise verdict
-    job = Job(new.id, queue, task.name, "enqueued" if verdict == 1 else "duplicate")
+    job = job_of(made, task.name, "enqueued" if verdict == 1 else "duplicate")
     if job_enqueued.receivers:
         job_enqueued.tell(task, job=job)
     if wait:
@@ -104,11 +106,10 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     places: dict[str, list[int]] = {}  # of the jobs that are sent now
     replicas: dict[str, int] = {}
     for at, unsent in enumerate(jobs):
-        queue, job = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
+        one = _new_job(unsent.task, unsent.args, unsent.kwargs, conf)
+        queue, job = one.queue, one.new
         plan = commit.plan(unsent.task, queue, conf)
-        made.append(
-            Job(job.id, queue, unsent.task.name, "enqueued" if plan is None else "deferred")
-        )
+        made.append(job_of(one, unsent.task.name, "enqueued" if plan is None else "deferred"))
         plans.setdefault(plan, {}).setdefault(queue, []).append(job)
         if plan is None:
             places.setdefault(queue, []).append(at)
@@ -143,13 +144,18 @@ def _defer(plan: commit.Plan, lots: Lots, replicas: Mapping[str, int], jobs: Ite
 def _committed(lots: Lots, replicas: Mapping[str, int], jobs: list[Job]) -> None:
     """Send jobs whose transaction has been committed; raises the first refusal, all being sent."""
     found, sent = admit(lots, replicas)
-    for verdicts in found.values():
-        for verdict in verdicts:
-            if isinstance(verdict, EmqError):
-                raise verdict
+    refused = {
+        new.id: verdict
+        for queue, verdicts in found.items()
+        for new, verdict in zip(lots[queue], verdicts, strict=True)
+        if isinstance(verdict, EmqError)
+    }
     if job_enqueued.receivers:
         for job in jobs:
-            job_enqueued.tell(registry.find(job.task), job=job)
+            if job.id not in refused:
+                job_enqueued.tell(registry.find(job.task), job=job)
+    for error in refused.values():
+        raise error
     confirm(jobs, sent)
 
 
@@ -169,9 +175,10 @@ def cas(key: str, expected: str | bytes, value: str | bytes) -> bool:
     return scripts.cas(connections.client(), key, expected, value)
 
 
-def _new_job(
-    task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any], conf: Settings
-) -> tuple[str, NewJob]:
+def _new_job(task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any], conf: Settings) -> Made:
+    if task.on_success is not None or task.on_failure is not None:
+        first = Unsent(task, args, kwargs)
+        return chains.Weaver(conf, first).weave(first)
     payload = encode(task.name, args, kwargs, limit=conf.max_payload)
     queue = check_queue(task.queue or conf.default_queue, conf.prefix)
     job_id = mint()
@@ -179,10 +186,10 @@ def _new_job(
         payload = signing.sealed(payload, job_id)
     if conf.queues:
         queue = partitions.place(conf, queue, job_id, task.partition_key)
-    return queue, NewJob(job_id, payload, task.priority, task.due, task.fields)
+    return Made(queue, NewJob(job_id, payload, task.priority, task.due, task.fields))
 
 
 def _other(job: Job, verdict: int | EmqError) -> Job:
     if isinstance(verdict, EmqError):
-        return Job(job.id, job.queue, job.task, "refused", verdict)
-    return Job(job.id, job.queue, job.task, "duplicate")
+        return replace(job, status="refused", error=verdict)
+    return replace(job, status="duplicate")

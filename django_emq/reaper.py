@@ -9,7 +9,7 @@ import random
 import threading
 from time import monotonic
 
-from . import inspector, registry, scripts
+from . import inspector, onward, registry, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError
@@ -92,6 +92,8 @@ class Reaper:
             reaped = scripts.reap(self.client, queue, max_stalls=conf.max_stalls, batch=self.batch)
             next_ms = reaped.next_ms
             self._tell(queue, reaped)
+            if reaped.onward:
+                onward.admit(self.client, queue)
             return len(reaped.returned) + len(reaped.dead)
 
         def promote() -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
@@ -48,6 +48,9 @@ class Task(Generic[P, R]):
     :ivar on_commit: whether a job is sent after the commit; True, False, or the alias of a
         database whose commit it is; None for the queue's ON_COMMIT.
     :ivar outbox: whether it is stored in the caller's transaction; as `on_commit`.
+    :ivar on_success: what is enqueued when a job of it is completed, by the same step: a task, its
+        name, a job with arguments (`job`), or a list of these; see `chains.chain`.
+    :ivar on_failure: the same when a job of it goes to the morgue, but for an operator's `cancel`.
     :ivar idempotent: whether a second run does no harm, as its author says; see `emq_explain`.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     :ivar partition_key: jobs of one key are in one partition of the queue, if it has any; None
@@ -67,6 +70,8 @@ class Task(Generic[P, R]):
     fence_key: str | None = None
     on_commit: bool | str | None = None
     outbox: bool | str | None = None
+    on_success: Next = field(default=None, repr=False, compare=False)
+    on_failure: Next = field(default=None, repr=False, compare=False)
     idempotent: bool | None = None
     run_in: Seconds | None = None
     run_at: datetime | None = None
@@ -98,13 +103,15 @@ class Task(Generic[P, R]):
         if dead_ms:
             row += ("dead_ms", dead_ms)
         if self.fence_key is not None:
-            row += ("fence_key", _fence_key(self.fence_key))
+            row += ("fence_key", _fence_key(self.fence_key), "ties", 1)
         for name in ("on_commit", "outbox"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, (bool, str)):
                 raise InvalidOption(
                     f"{name} is {value!r}. Use True, False, or the alias of a database."
                 )
+        for name in ("on_success", "on_failure"):
+            _check_nexts(name, getattr(self, name))
         if self.idempotent not in (None, True, False):
             raise InvalidOption(f"idempotent is {self.idempotent!r}. Use True or False.")
         if not isinstance(self.backoff, str):  # a path is imported when it is needed
@@ -150,7 +157,7 @@ class Task(Generic[P, R]):
         return await queue.aenqueue(self, *args, **kwargs)
 
     def job(self, /, *args: P.args, **kwargs: P.kwargs) -> Unsent:
-        """A job that is not enqueued yet, for `enqueue_many`."""
+        """A job that is not enqueued yet, for `enqueue_many`, chains and callbacks."""
         return Unsent(self, args, kwargs)
 
 
@@ -165,13 +172,46 @@ class Unsent:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
+    def using(self, **options: Any) -> Unsent:
+        """The same job with other options; see `Task.using`."""
+        return replace(self, task=self.task.using(**options)) if options else self
+
+    def enqueue(self) -> Job:
+        """Enqueue it; see `queue.enqueue`."""
+        return self.task.enqueue(*self.args, **self.kwargs)
+
+    async def aenqueue(self) -> Job:
+        """`enqueue`, awaited."""
+        return await self.task.aenqueue(*self.args, **self.kwargs)
+
+
+One = Unsent | AnyTask | str
+Next = One | list[One] | tuple[One, ...] | None
+
+
+def nexts(value: Next) -> Sequence[One]:
+    """What an option `on_success` or `on_failure` names, as a list."""
+    if value is None:
+        return ()
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def _check_nexts(option: str, value: Any) -> None:
+    for one in nexts(value):
+        if not isinstance(one, (Unsent, Task, str)):
+            raise InvalidOption(
+                f"{option} is {value!r}. Use a task, its name, task.job(…) with arguments, or a "
+                "list of these."
+            )
+
 
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
     "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
-    "on_commit", "outbox", "backoff", "lease", "result_ttl", "idempotent",
+    "on_commit", "outbox", "on_success", "on_failure",
+    "backoff", "lease", "result_ttl", "idempotent",
 )  # fmt: skip
-USING = (*DECORATOR[:8], "run_in", "run_at", "partition_key")
+USING = (*DECORATOR[:10], "run_in", "run_at", "partition_key")
 
 
 @overload
@@ -193,6 +233,8 @@ def task(
     fence_key: str | None = None,
     on_commit: bool | str | None = None,
     outbox: bool | str | None = None,
+    on_success: Next = None,
+    on_failure: Next = None,
     idempotent: bool | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 

@@ -21,9 +21,9 @@ PRODUCER = ("register", "enqueue", "forget")
 # A worker's jobs enqueue others, and report on themselves.
 WORKER = (
     *PRODUCER, "claim", "complete", "retry", "snooze", "release", "bury", "discard", "extend",
-    "progress", "log", "beat", "promote", "reap", "trim",
+    "progress", "log", "beat", "promote", "reap", "onward", "trim",
 )  # fmt: skip
-REAPER = ("register", "promote", "reap", "trim")
+REAPER = (*PRODUCER, "promote", "reap", "onward", "trim")
 OPERATOR = (
     *PRODUCER, "reprocess", "requeue", "cancel", "remove", "drain", "obliterate", "update",
     "pause", "resume", "state", "control", "unregister", "audit", "mend",
@@ -113,7 +113,7 @@ def _lacking_keys(client: Client, queues: Sequence[Keys]) -> list[str]:
         names += [keys.pending, keys.active, keys.schedule, keys.dead, keys.done, keys.wake]
         names += [keys.meta, keys.metrics, keys.minute(0), keys.trail, keys.limiter]
         names += [keys.job("JOB0"), keys.logs("JOB0"), keys.sent("p"), keys.claims("w")]
-        names.append(keys.fence("x"))
+        names += [keys.fence("x"), keys.onward]
     verdicts = upkeep.allowed(client, [("ZADD", name, "1", "x") for name in names])
     return [name for name, fine in zip(names, verdicts, strict=True) if not fine]
 

@@ -73,6 +73,7 @@ __all__ = [
     "log",
     "obliterate",
     "one",
+    "onward",
     "pause",
     "progress",
     "promote",
@@ -99,8 +100,12 @@ SENT_MS = 120_000
 
 
 def _reaped(reply: list[Any]) -> Reaped:
-    next_ms, returned, dead = reply
-    return Reaped(next_ms, [i.decode() for i in returned], [i.decode() for i in dead])
+    next_ms, returned, dead, onward = reply
+    return Reaped(next_ms, [i.decode() for i in returned], [i.decode() for i in dead], onward)
+
+
+def _onward(reply: list[Any]) -> tuple[int, dict[bytes, bytes]]:
+    return reply[0], dict(zip(reply[1::2], reply[2::2], strict=True))
 
 
 # -- admission --------------------------------------------------------------------------------
@@ -212,7 +217,7 @@ def complete(
     :param keep_ms: how long the rows are kept with their results; 0 deletes them.
     """
     k = keys_of(client, queue)
-    keys = (k.active, k.pending, k.done, k.metrics, k.trail)
+    keys = (k.active, k.pending, k.done, k.metrics, k.trail, k.schedule, k.wake, k.onward)
     options = (k.jobs, client.trail_max, client.trail_all, keep_ms)
     return settle(client, "complete", keys, options, items)
 
@@ -229,7 +234,7 @@ def retry(
     :param max_attempts: failures before the morgue, for rows that have no number of their own.
     """
     k = keys_of(client, queue)
-    keys = (k.active, k.schedule, k.dead, k.wake, k.metrics, k.trail)
+    keys = (k.active, k.schedule, k.dead, k.wake, k.metrics, k.trail, k.pending, k.onward)
     options = (k.jobs, client.trail_max, max_attempts, client.dead_max)
     return settle(client, "retry", keys, options, items, texts)
 
@@ -251,7 +256,7 @@ def release(client: Way, queue: str, items: Iterable[tuple[Any, Token]]) -> list
 def bury(client: Way, queue: str, items: Iterable[tuple[Any, Token, str, str]]) -> list[Verdict]:
     """Put jobs into the morgue, given (id, token, reason, traceback): 1 buried."""
     k = keys_of(client, queue)
-    keys = (k.active, k.dead, k.metrics, k.trail)
+    keys = (k.active, k.dead, k.metrics, k.trail, k.pending, k.schedule, k.wake, k.onward)
     return settle(client, "bury", keys, (k.jobs, client.trail_max, client.dead_max), items)
 
 
@@ -285,9 +290,22 @@ def promote(client: Way, queue: str, *, batch: int = 500) -> int:
 def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reaped:
     """Take back up to `batch` jobs whose lease has lapsed."""
     k = keys_of(client, queue)
-    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail)
+    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail, k.schedule, k.onward)
     args = (k.jobs, client.trail_max, max_stalls, batch_of(batch), client.dead_max)
     result: Reaped = run(client, "reap", keys, args, _reaped)
+    return result
+
+
+def onward(
+    client: Way, queue: str, *, admitted: Iterable[str | bytes] = (), batch: int = 100
+) -> tuple[int, dict[bytes, bytes]]:
+    """Forget jobs of chains that have been admitted to other queues, and tell which are to be.
+
+    Answers the server's clock in ms, and up to `batch` jobs by id, for `chains.unpacked`.
+    """
+    k = keys_of(client, queue)
+    args = (min(batch, BATCH_MAX), *admitted)
+    result: tuple[int, dict[bytes, bytes]] = run(client, "onward", (k.onward,), args, _onward)
     return result
 
 

@@ -47,7 +47,8 @@ class EmqSignal(Signal):
 
 
 #: A job was admitted. Sent by the process that enqueued it, with `job`, a `Job`, after the call
-#: to the server; for a job that waits for a commit, after that. Not by the relay of an outbox.
+#: to the server; for a job that waits for a commit, after that. A job of an outbox is told by the
+#: process that pushes it, in the thread that does, and once more where it has to be pushed again.
 job_enqueued = EmqSignal("job_enqueued")
 #: A run begins. With `job`, its `JobContext`, in the thread and context of the run.
 job_started = EmqSignal("job_started")

@@ -1,8 +1,9 @@
 """Signed payloads: a worker runs only what somebody with the project's SECRET_KEY enqueued.
 
 The signature stands in the payload itself, before everything else: ``{"sig":"…","task":…}``. It
-covers the job's id too, so that a payload cannot be copied into another row. Keys are rotated as
-Django rotates its own: SECRET_KEY signs, SECRET_KEY_FALLBACKS are accepted.
+covers the job's id too, so that a payload cannot be copied into another row, and nothing of the
+second line: what a job of a chain was left by the one before. Keys are rotated as Django rotates
+its own: SECRET_KEY signs, SECRET_KEY_FALLBACKS are accepted.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def check(payload: bytes, job_id: bytes) -> None:
 
     With SIGN_PAYLOADS at "sign", what has no signature passes: it was enqueued before.
     """
+    payload = payload.partition(b"\n")[0]
     begin = len(HEAD) + SIZE + len(TAIL)
     if not payload.startswith(HEAD.encode()):
         if settings().sign_payloads == "sign":

@@ -30,6 +30,9 @@
 --
 -- A row that is not sound never reaches a worker: its id goes to the morgue with a reason,
 -- and the next one is served.
+--
+-- A row with the field 'ties' names more that its claim concerns (fence_key); all other rows pay
+-- for no look at such things.
 
 local pending, active, schedule, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local meta, metrics, limiter, claims, trail = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
@@ -44,13 +47,12 @@ local CLAIMS_MAX = 16384
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
--- The row's attempts, payload, settled, lease_ms and fence_key; or false and why not.
+-- The row's attempts, payload, settled, lease_ms and ties; or false and why not.
 local function read(id, key)
   if #id > 32 then
     return false, 'damaged entry: this is no job id'
   end
-  local row = redis.pcall('HMGET', key, 'attempts', 'payload', 'settled', 'lease_ms',
-    'fence_key')
+  local row = redis.pcall('HMGET', key, 'attempts', 'payload', 'settled', 'lease_ms', 'ties')
   if row.err then
     return false, 'damaged row: the key holds a ' .. redis.call('TYPE', key).ok
   elseif not row[1] and not row[2] then
@@ -147,8 +149,8 @@ if last and string.sub(last, 1, #request + 1) == request .. ' ' then
       reply[#reply + 1] = row[2]
       reply[#reply + 1] = tonumber(token)
       reply[#reply + 1] = whole(redis.call('HGET', jobs .. id, 'failures'), 0)
-      if row[5] then
-        local number = whole(redis.call('HGET', jobs .. id, 'fence'), 0)
+      local number = row[5] and whole(redis.call('HGET', jobs .. id, 'fence'), 0)
+      if number and number > 0 then
         numbers[#numbers + 1] = string.format('%d:%.0f', (#reply - 3) / 4 - 1, number)
       end
     end
@@ -238,8 +240,9 @@ while taken < wanted and examined < EXAMINED_MAX do
       leases[2 * taken + 2] = id
       local n = 4 * taken + 3
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, row[2], token, failures
-      if row[5] then
-        local number = raise(row[5])
+      local resource = row[5] and redis.call('HGET', key, 'fence_key')
+      if resource then
+        local number = raise(resource)
         redis.call('HSET', key, 'fence', number)
         numbers[#numbers + 1] = taken .. ':' .. number
       end

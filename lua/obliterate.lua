@@ -10,6 +10,7 @@
 -- KEYS[8]  metrics   hash    counters; metrics:<minute> stands beside it
 -- KEYS[9]  limiter   string  claims in the running window
 -- KEYS[10] trail     stream  what happened
+-- KEYS[11] onward    hash    jobs of chains that are to be admitted to other queues
 --
 -- ARGV[1] jobs   prefix of the rows
 -- ARGV[2] force  '1' to delete held jobs as well

@@ -6,6 +6,8 @@
 -- KEYS[4] wake     list    readiness tokens
 -- KEYS[5] metrics  hash    counters; metrics:<minute> stands beside it
 -- KEYS[6] trail    stream  what happened; capped
+-- KEYS[7] schedule zset    ids waiting for a time; for the jobs of a chain
+-- KEYS[8] onward   hash    jobs of chains that are to be admitted to other queues
 --
 -- ARGV[1] jobs        prefix of the rows
 -- ARGV[2] trail_max   entries that the trail keeps, about; 0 for no trail
@@ -13,19 +15,20 @@
 -- ARGV[4] batch       how many at most
 -- ARGV[5] dead_max    how many dead jobs are kept; the oldest go first
 --
--- Returns {next_ms, ids back in pending, ids now dead}. next_ms is the time until the next
---         lease may lapse, -1 when no job is held.
+-- Returns {next_ms, ids back in pending, ids now dead, onward}. next_ms is the time until the next
+--         lease may lapse, -1 when no job is held; onward is how many jobs are to be admitted to
+--         other queues.
 --
 -- The token stays as it is: the next claim raises it, which shuts the old holder out. Until
 -- then the old holder may still complete the job, and nothing else.
 
 local active, pending, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local metrics, trail = KEYS[5], KEYS[6]
+local metrics, trail, schedule, onward = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
 local max_stalls, batch, dead_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
 if redis.call('ZCARD', active) == 0 then  -- an idle queue costs one look
-  return {-1, {}, {}}
+  return {-1, {}, {}, redis.call('HLEN', onward)}
 end
 
 local time = redis.call('TIME')
@@ -83,6 +86,92 @@ local function tell(id, word)
   end
 end
 
+-- Chains (docs/chains.md): what hangs on the end of a job is admitted by the step that ends it, so
+-- that no crash comes between. Lists of texts are written "<bytes>:<text><bytes>:<text>…", for a
+-- payload must stay what it is. A job is such a list: its queue ('' for this one), id, payload,
+-- priority, due as for enqueue, names and values of further fields.
+local function texts_of(list)
+  local texts, at = {}, 1
+  while at <= #list do
+    local size, from = string.match(list, '^(%d+):()', at)
+    local to = size and #size < 10 and from + size - 1
+    if not to or to > #list then
+      return {}
+    end
+    texts[#texts + 1] = string.sub(list, from, to)
+    at = to + 1
+  end
+  return texts
+end
+
+-- The jobs in a field of the row `id` that are not there yet; `said` is what the job leaves them.
+local function hung(id, field, said)
+  local jobs_hung = {}
+  for _, text in ipairs(texts_of(redis.call('HGET', jobs .. id, field) or '')) do
+    local job = texts_of(text)
+    if #job >= 5 and #job <= 99 and #job % 2 == 1 and string.match(job[2], '^JOB%w+$')
+      and string.match(job[4], '^-?%d+$') and string.match(job[5], '^%+?%d*$')
+      and redis.call('EXISTS', jobs .. job[2]) == 0 then
+      job[3] = job[3] .. '\n{"id":' .. cjson.encode(id) .. ',' .. said .. '}'
+      jobs_hung[#jobs_hung + 1] = job
+    end
+  end
+  return jobs_hung
+end
+
+-- Whether what `admit` writes to has the right type; looked at before the first write.
+local function check_types()
+  redis.call('ZCARD', pending)
+  redis.call('ZCARD', schedule)
+  redis.call('LLEN', wake)
+  redis.call('HLEN', onward)
+end
+
+-- Admit them: here, or by way of `onward` where they belong to another queue, since that may be on
+-- another server. Answers their ids.
+local function admit(id, jobs_hung)
+  local ids, ready = {}, 0
+  for _, job in ipairs(jobs_hung) do
+    local due = string.match(job[5], '^%+(%d+)$')
+    due = due and now + due or tonumber(job[5]) or 0
+    local fields = {'after', id, unpack(job, 6)}
+    ids[#ids + 1] = job[2]
+    if job[1] ~= '' then
+      local list = {job[1], job[2], job[3], job[4], string.format('%.0f', due), unpack(fields)}
+      for i, text in ipairs(list) do
+        list[i] = #text .. ':' .. text
+      end
+      redis.call('HSET', onward, job[2], table.concat(list))
+    else
+      local state = due > now and 'scheduled' or 'pending'
+      if job[4] ~= '0' then
+        fields[#fields + 1], fields[#fields + 2] = 'priority', job[4]
+      end
+      redis.call('HSET', jobs .. job[2], 'state', state, 'attempts', '0', 'payload', job[3],
+        unpack(fields))
+      redis.call('ZADD', due > now and schedule or pending, due > now and due or 0 - job[4], job[2])
+      ready = ready + 1
+    end
+  end
+  if ready > 0 and redis.call('LLEN', wake) == 0 then
+    redis.call('LPUSH', wake, '1')
+  end
+  tally('enqueued', ready)
+  return ids
+end
+
+-- Admit what hangs on the failure of a job that is dead now: once, also when it has another life.
+local function admit_after(id, nexts)
+  local ids = admit(id, nexts)
+  if #ids > 0 then
+    redis.call('HDEL', jobs .. id, 'on_failure')
+    redis.call('HSET', jobs .. id, 'next', table.concat(ids, ' '))
+  end
+  for _, next_id in ipairs(ids) do
+    note('admitted', next_id, '0', 'after the failure of job ' .. id)
+  end
+end
+
 -- The row's attempts, priority, stalls, max_stalls and worker; or false and why it is not sound.
 local function read(id)
   local row = redis.pcall('HMGET', jobs .. id,
@@ -111,11 +200,21 @@ end
 local lapsed = redis.call('ZRANGEBYSCORE', active, '-inf', now, 'LIMIT', 0, batch)
 redis.call('ZCARD', pending)
 redis.call('ZCARD', dead)
-local awake = redis.call('LLEN', wake)
-local rows = {}
+redis.call('LLEN', wake)
+local rows, nexts = {}, {}
 for i, id in ipairs(lapsed) do
   local row, reason = read(id)
   rows[i] = row or reason
+  if row then
+    row.stalls = whole(row[3], 0) + 1
+    if row.stalls >= whole(row[4], max_stalls) then
+      row.why = 'stalled: the worker was lost or its lease lapsed ' .. row.stalls .. ' times'
+      nexts[id] = hung(id, 'on_failure', '"error":' .. cjson.encode(row.why))
+      if #nexts[id] > 0 then
+        check_types()
+      end
+    end
+  end
 end
 
 -- Write.
@@ -131,14 +230,15 @@ for i, id in ipairs(lapsed) do
     tell(id, 'dead')
     note('died', id, '', row)
   else
-    local stalls = whole(row[3], 0) + 1
-    if stalls >= whole(row[4], max_stalls) then
+    local stalls = row.stalls
+    if row.why then
       redis.call('HSET', jobs .. id, 'state', 'dead', 'stalls', stalls, 'finished_at', now,
-        'last_error', 'stalled: the worker was lost or its lease lapsed ' .. stalls .. ' times')
+        'last_error', row.why)
       redis.call('ZADD', dead, now, id)
       died[#died + 1] = id
       tell(id, 'dead')
       note('died', id, row[1], 'lease of ' .. (row[5] or '?') .. ' lapsed, stall ' .. stalls)
+      admit_after(id, nexts[id])
     else
       redis.call('HSET', jobs .. id, 'state', 'pending', 'stalls', stalls)
       ready[#ready + 1] = 0 - whole(row[2], 0)
@@ -150,7 +250,7 @@ for i, id in ipairs(lapsed) do
 end
 if #ready > 0 then
   redis.call('ZADD', pending, unpack(ready))
-  if awake == 0 then
+  if redis.call('LLEN', wake) == 0 then
     redis.call('LPUSH', wake, '1')
   end
 end
@@ -158,4 +258,5 @@ keep_cap()
 tally('reaped', #back)
 tally('dead', #died)
 local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')[2]
-return {first and math.max(tonumber(first) - now, 0) or -1, back, died}
+first = first and math.max(tonumber(first) - now, 0) or -1
+return {first, back, died, redis.call('HLEN', onward)}

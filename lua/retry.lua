@@ -6,6 +6,8 @@
 -- KEYS[4] wake      list    readiness tokens
 -- KEYS[5] metrics   hash    counters; metrics:<minute> stands beside it
 -- KEYS[6] trail     stream  what happened; capped
+-- KEYS[7] pending   zset    ids ready to run; for the jobs of a chain, as is the next
+-- KEYS[8] onward    hash    jobs of chains that are to be admitted to other queues
 --
 -- ARGV[1]  jobs          prefix of the rows
 -- ARGV[2]  trail_max     entries that the trail keeps, about; 0 for no trail
@@ -19,6 +21,7 @@
 
 local active, schedule, dead = KEYS[1], KEYS[2], KEYS[3]
 local wake, metrics, trail = KEYS[4], KEYS[5], KEYS[6]
+local pending, onward = KEYS[7], KEYS[8]
 local jobs, trail_max, max_attempts = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local dead_max = tonumber(ARGV[4])
 
@@ -77,6 +80,92 @@ local function tell(id, word)
   end
 end
 
+-- Chains (docs/chains.md): what hangs on the end of a job is admitted by the step that ends it, so
+-- that no crash comes between. Lists of texts are written "<bytes>:<text><bytes>:<text>…", for a
+-- payload must stay what it is. A job is such a list: its queue ('' for this one), id, payload,
+-- priority, due as for enqueue, names and values of further fields.
+local function texts_of(list)
+  local texts, at = {}, 1
+  while at <= #list do
+    local size, from = string.match(list, '^(%d+):()', at)
+    local to = size and #size < 10 and from + size - 1
+    if not to or to > #list then
+      return {}
+    end
+    texts[#texts + 1] = string.sub(list, from, to)
+    at = to + 1
+  end
+  return texts
+end
+
+-- The jobs in a field of the row `id` that are not there yet; `said` is what the job leaves them.
+local function hung(id, field, said)
+  local jobs_hung = {}
+  for _, text in ipairs(texts_of(redis.call('HGET', jobs .. id, field) or '')) do
+    local job = texts_of(text)
+    if #job >= 5 and #job <= 99 and #job % 2 == 1 and string.match(job[2], '^JOB%w+$')
+      and string.match(job[4], '^-?%d+$') and string.match(job[5], '^%+?%d*$')
+      and redis.call('EXISTS', jobs .. job[2]) == 0 then
+      job[3] = job[3] .. '\n{"id":' .. cjson.encode(id) .. ',' .. said .. '}'
+      jobs_hung[#jobs_hung + 1] = job
+    end
+  end
+  return jobs_hung
+end
+
+-- Whether what `admit` writes to has the right type; looked at before the first write.
+local function check_types()
+  redis.call('ZCARD', pending)
+  redis.call('ZCARD', schedule)
+  redis.call('LLEN', wake)
+  redis.call('HLEN', onward)
+end
+
+-- Admit them: here, or by way of `onward` where they belong to another queue, since that may be on
+-- another server. Answers their ids.
+local function admit(id, jobs_hung)
+  local ids, ready = {}, 0
+  for _, job in ipairs(jobs_hung) do
+    local due = string.match(job[5], '^%+(%d+)$')
+    due = due and now + due or tonumber(job[5]) or 0
+    local fields = {'after', id, unpack(job, 6)}
+    ids[#ids + 1] = job[2]
+    if job[1] ~= '' then
+      local list = {job[1], job[2], job[3], job[4], string.format('%.0f', due), unpack(fields)}
+      for i, text in ipairs(list) do
+        list[i] = #text .. ':' .. text
+      end
+      redis.call('HSET', onward, job[2], table.concat(list))
+    else
+      local state = due > now and 'scheduled' or 'pending'
+      if job[4] ~= '0' then
+        fields[#fields + 1], fields[#fields + 2] = 'priority', job[4]
+      end
+      redis.call('HSET', jobs .. job[2], 'state', state, 'attempts', '0', 'payload', job[3],
+        unpack(fields))
+      redis.call('ZADD', due > now and schedule or pending, due > now and due or 0 - job[4], job[2])
+      ready = ready + 1
+    end
+  end
+  if ready > 0 and redis.call('LLEN', wake) == 0 then
+    redis.call('LPUSH', wake, '1')
+  end
+  tally('enqueued', ready)
+  return ids
+end
+
+-- Admit what hangs on the failure of a job that is dead now: once, also when it has another life.
+local function admit_after(id, nexts)
+  local ids = admit(id, nexts)
+  if #ids > 0 then
+    redis.call('HDEL', jobs .. id, 'on_failure')
+    redis.call('HSET', jobs .. id, 'next', table.concat(ids, ' '))
+  end
+  for _, next_id in ipairs(ids) do
+    note('admitted', next_id, '0', 'after the failure of job ' .. id)
+  end
+end
+
 -- The errors so far and one more, as a line of JSON, for rows that keep them: the newest ones.
 local function errors_with(kept, message, traceback)
   kept = kept .. cjson.encode({'retry', message, traceback}) .. '\n'
@@ -119,7 +208,14 @@ for i, id in ipairs(ids) do
     local dies = failures >= whole(row[4], max_attempts)
     verdicts[i] = dies and 'dead' or 'scheduled'
     seen[id] = verdicts[i]
-    moves[#moves + 1] = {id, failures, dies, at, token, row[6]}
+    local nexts = {}
+    if dies then
+      nexts = hung(id, 'on_failure', '"error":' .. cjson.encode(ARGV[at + 3]))
+      if #nexts > 0 then
+        check_types()
+      end
+    end
+    moves[#moves + 1] = {id, failures, dies, at, token, row[6], nexts}
   end
   if reason then
     refused[#refused + 1] = {id, row[1], reason, token}
@@ -128,7 +224,7 @@ for i, id in ipairs(ids) do
   end
 end
 redis.call('ZCARD', dead)
-local awake = redis.call('LLEN', wake)
+redis.call('LLEN', wake)
 local first_due = redis.call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
 first_due = tonumber(first_due) or math.huge
 
@@ -152,6 +248,7 @@ for _, move in ipairs(moves) do
     deaths = deaths + 1
     note('died', id, token, message)
     tell(id, 'dead')
+    admit_after(id, move[7])
   else
     redis.call('HSET', jobs .. id, 'state', 'scheduled')
     redis.call('ZADD', schedule, now + delay_ms, id)
@@ -160,7 +257,7 @@ for _, move in ipairs(moves) do
   end
 end
 keep_cap()
-if earlier and awake == 0 then
+if earlier and redis.call('LLEN', wake) == 0 then
   redis.call('LPUSH', wake, '1')
 end
 tally('failed', #moves)

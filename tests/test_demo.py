@@ -285,6 +285,7 @@ def test_serve_prints_a_user_who_can_log_in(env):
             text = page.read().decode()
     assert "Source files" in text
     assert "Runs" in text
+    assert "Orders" in text
 
 
 def answers(port: int) -> bool:

@@ -22,9 +22,10 @@ import pytest
 from django.core.management import BaseCommand, find_commands, load_command_class
 
 import django_emq as emq
-from django_emq import conf, exceptions, inspector, keys, registry, scripts
+from django_emq import chains, conf, exceptions, inspector, keys, registry, scripts
 from django_emq.conformance.tasks import nothing
 from django_emq.exceptions import InvalidArguments
+from django_emq.ids import mint
 from django_emq.jobs import encode
 from django_emq.keys import queue_keys
 from tests.conformance import wire
@@ -268,7 +269,12 @@ def test_public_names_have_a_section(name: str) -> None:
     if inspect.isclass(value) and issubclass(value, emq.EmqError):
         return
     if name in ("Job", "JobContext"):  # people read these and never make one
-        public = {n for n in dir(value) if not n.startswith("_")} - {"claimed", "after", "error"}
+        public = {n for n in dir(value) if not n.startswith("_")} - {
+            "claimed",
+            "after",
+            "error",
+            "passes",
+        }
         assert public <= names(text)
         return
     for parameter in inspect.signature(value).parameters:
@@ -359,7 +365,10 @@ def test_fields_of_rows_are_all_there(client, queue: str, settings) -> None:
     options = {"max_attempts": 9, "max_stalls": 9, "lease": 60}
     past = datetime(2026, 1, 1, tzinfo=UTC)
     job = nothing.using(queue_name=queue, priority=1, run_after=past, **options).enqueue()
-    client.raw.hset(queue_keys(queue).job(job.id), mapping={"fence_key": "x", "dead_ms": 1})
+    next_one = chains.packed([chains.packed(["", mint(), "{}", 0, ""])])
+    links = {"on_success": next_one, "on_failure": next_one, "after": "JOB0", "ties": 1}
+    own = {"fence_key": "x", "dead_ms": 1}
+    client.raw.hset(queue_keys(queue).job(job.id), mapping=own | links)
     scripts.wait(client, queue, job.id, "one")
 
     requests = itertools.count()

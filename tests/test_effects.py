@@ -278,14 +278,19 @@ def test_a_fenced_update_needs_a_job():
 
 def test_the_numbers_of_a_resource_grow_across_jobs(client, redis, queue):
     """In one claim and in the next ones; those of another resource are its own."""
-    fields = [{"fence_key": "a"}, {}, {"fence_key": "a"}, {"fence_key": "b"}]
+    fields = [
+        {"fence_key": "a", "ties": 1},
+        {},
+        {"fence_key": "a", "ties": 1},
+        {"fence_key": "b", "ties": 1},
+    ]
     for more in fields:
         enqueue_one(client, queue, **more)
     before = int(redis.time()[0]) * 1000
     one, none, two, other = (job.fence for job in claims(client, queue, 4).jobs)
     assert before <= one < two
     assert (none, other) == (0, one)
-    enqueue_one(client, queue, fence_key="a")
+    enqueue_one(client, queue, fence_key="a", ties=1)
     assert claims(client, queue).jobs[0].fence > two
     assert 0 < redis.pttl(queue_keys(queue).fence("a")) <= 3_600_000
 
@@ -294,7 +299,7 @@ def test_the_number_grows_when_the_last_one_is_forgotten(client, redis, queue):
     """Its key has a time to live, and a server may lose its data: the clock goes on."""
     numbers = []
     for damage in (redis.delete, lambda key: redis.rpush(key, "x"), redis.delete):
-        enqueue_one(client, queue, fence_key="a")
+        enqueue_one(client, queue, fence_key="a", ties=1)
         numbers.append(claims(client, queue).jobs[0].fence)
         redis.delete(queue_keys(queue).fence("a"))
         damage(queue_keys(queue).fence("a"))
@@ -304,13 +309,18 @@ def test_the_number_grows_when_the_last_one_is_forgotten(client, redis, queue):
 
 def test_a_clock_that_goes_back_does_not_lower_the_number(client, redis, queue):
     redis.set(queue_keys(queue).fence("a"), 4_000_000_000_000)
-    enqueue_one(client, queue, fence_key="a")
+    enqueue_one(client, queue, fence_key="a", ties=1)
     assert claims(client, queue).jobs[0].fence == 4_000_000_000_001
 
 
 def test_a_repeated_claim_has_the_same_numbers(client, queue):
     """Its answer was lost. A job that has been settled since is left out."""
-    for more in ({"fence_key": "a"}, {}, {"fence_key": "b"}, {"fence_key": "a"}):
+    for more in (
+        {"fence_key": "a", "ties": 1},
+        {},
+        {"fence_key": "b", "ties": 1},
+        {"fence_key": "a", "ties": 1},
+    ):
         enqueue_one(client, queue, **more)
 
     def claim():
@@ -322,7 +332,7 @@ def test_a_repeated_claim_has_the_same_numbers(client, queue):
 
 
 def test_every_claim_of_a_job_raises_its_number(client, queue):
-    enqueue_one(client, queue, fence_key="a")
+    enqueue_one(client, queue, fence_key="a", ties=1)
     (one,) = claims(client, queue).jobs
     scripts.release(client, queue, [(one.id, one.token)])
     assert claims(client, queue).jobs[0].fence > one.fence

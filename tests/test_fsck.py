@@ -247,7 +247,7 @@ def bad_counter(yard: Yard) -> str:
 
 
 KEYS: list[tuple[Callable[[Yard], str], str]] = [
-    *((foreign(name, "string"), "type") for name in ("wake", "meta", "metrics", "trail")),
+    *((foreign(name, "string"), "type") for name in ("wake", "meta", "metrics", "trail", "onward")),
     *(
         (foreign(name, "list"), "type")
         for name in ("limiter", "sent:p", "claims:w", "fence:x", "metrics:9")

@@ -6,7 +6,7 @@ import pytest
 
 import django_emq as emq
 from django_emq import inspector
-from tests.helpers import QUEUE, burst, children
+from tests.helpers import QUEUE, burst, children, is_running
 from tests.probe import state, tasks
 from tests.processes import Worker, wait_until
 from tests.variant import variant
@@ -24,8 +24,8 @@ def databases(**options):
 @pytest.mark.parametrize(
     "options", [("--processes", "0"), ("--processes", "1"), ("--threads", "4")]
 )
-def test_a_job_leaves_no_colour(probe, options):
-    """B110: language, time zone, context variables, decimal context: as before, also on errors."""
+def test_B110_language_and_zone_leak_into_the_next_job(probe, options):
+    """Language, time zone, context variables and decimal context are as before, also on errors."""
     emq.enqueue_many(state.look.job("seen") for _ in range(4))
     for fail in (False, True):
         emq.enqueue_many(state.paint.job("painted", fail=fail) for _ in range(4))
@@ -44,6 +44,29 @@ def test_an_async_job_leaves_no_colour(probe):
     seen = {mark for mark in probe.marks() if mark != "painted"}
     assert len(seen) == 1
     assert seen.pop().startswith("seen en UTC none ")
+
+
+# -- threads and forks ---------------------------------------------------------------------------
+
+
+def test_B115_fork_while_a_thread_holds_a_lock(probe, client):
+    """A thread of the supervisor logs without end while it forks; children are replaced often.
+
+    500 jobs that log run, and no process is left over.
+    """
+    emq.enqueue_many(state.log_and_mark.job(i) for i in range(500))
+    options = ("--processes", "2", "--max-jobs", "50")
+    # Newer Pythons warn of such a fork, which is what is tried here.
+    calm = {"PYTHONWARNINGS": "ignore", "LOG_LEVEL": "ERROR"}
+    with Worker(*options, PROBE_CALL="log_without_end", **calm) as worker:
+        probe.wait_for(500)
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 500)
+        left = children(worker.pid)
+        worker.terminate()
+        assert worker.wait() == 0, worker.output
+    assert sorted(map(int, probe.marks())) == list(range(500))
+    assert inspector.totals(client, QUEUE).get("reaped", 0) == 0
+    assert not any(is_running(pid) for pid in left)
 
 
 # -- connections to a database -------------------------------------------------------------------

@@ -9,9 +9,10 @@ import pytest
 import django_emq as emq
 from django_emq import inspector
 from tests.helpers import QUEUE, burst
-from tests.postgres import cluster, connect, databases_of, migrate
+from tests.postgres import cluster, connect, databases_of, entry, migrate
 from tests.probe import state, tasks
 from tests.processes import Worker, wait_until
+from tests.variant import variant
 
 pytestmark = pytest.mark.postgresql
 
@@ -40,38 +41,80 @@ def connected(admin) -> int:
 
 def cut(admin) -> int:
     """Have the server end all connections of workers; how many."""
-    query = (
-        "select count(pg_terminate_backend(pid)) from pg_stat_activity "
-        "where application_name = 'worker'"
-    )
-    count = admin.execute(query).fetchone()[0]
-    wait_until(lambda: connected(admin) == 0)
-    return count
+    sessions = "select pid, pg_terminate_backend(pid) from pg_stat_activity"
+    pids = [pid for pid, _ in admin.execute(f"{sessions} where application_name = 'worker'")]
+    left = "select count(*) from pg_stat_activity where pid = any(%s)"
+    wait_until(lambda: admin.execute(left, [pids]).fetchone() == (0,))
+    return len(pids)
 
 
-@pytest.mark.parametrize("age", [0, 60, None])
-def test_a_connection_cut_while_idle(probe, client, postgres, admin, age):
-    """B104: the first job after the cut succeeds at its first attempt."""
-    with Worker(**databases_of(postgres, age)) as worker:
+POOL = {"min_size": 1, "max_size": 4}
+
+
+def settings_of(folder: str, way: int | str | None) -> dict[str, str]:
+    """Of a worker whose connections live so long, or are those of a pool; two aliases."""
+    options = {"application_name": "worker", **({"pool": POOL} if way == "pool" else {})}
+    made = entry(folder, CONN_MAX_AGE=0 if way == "pool" else way, OPTIONS=options)
+    return variant(DATABASES={"default": made, "other": made})
+
+
+@pytest.mark.parametrize("way", [0, 60, None, "pool"])
+def test_B104_database_connection_died_while_the_worker_was_idle(
+    probe, client, postgres, admin, way
+):
+    """The first job after the cut succeeds at its first attempt, on each alias.
+
+    A cut in the middle of a job fails that job, which is retried as usual, and no other.
+    """
+    with Worker(**settings_of(postgres, way)) as worker:
         worker.wait_ready()
-        state.count_groups.enqueue("before")
-        probe.wait_for(1)
+        state.count_groups.enqueue("before", ["default", "other"])
+        probe.wait_for(2)
         time.sleep(1.2)  # a night, for a worker
-        assert cut(admin) == (0 if age == 0 else 1)
-        state.count_groups.enqueue("after")
-        assert probe.wait_for(2)[1].startswith("after 0 ")
+        assert (cut(admin) > 0) is (way != 0)
+        state.count_groups.enqueue("after", ["default", "other"])
+        assert [mark[:8] for mark in probe.wait_for(4)[2:]] == ["after 0 "] * 2
         wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 2)
+        assert inspector.totals(client, QUEUE).get("failed", 0) == 0
+        emq.enqueue_many([state.cut_then_count.job("cut"), state.count_groups.job("next")])
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 4)
+        worker.terminate()
+        assert worker.wait() == 0
+    assert sorted(mark.split()[0] for mark in probe.marks()[4:]) == ["cut", "next"]
+    assert inspector.totals(client, QUEUE)["failed"] == 1
+    wait_until(lambda: connected(admin) == 0)
+
+
+def test_a_pool_is_not_shared_over_the_fork(probe, client, postgres, admin, monkeypatch):
+    """The supervisor has used it before; each child makes its own, and one that dies takes none."""
+    monkeypatch.setenv("PROBE_QUERY_AT_START", "1")
+    with Worker("--processes", "2", **settings_of(postgres, "pool")) as worker:
+        worker.wait_ready()
+        assert connected(admin) == 0
+        emq.enqueue_many(state.count_groups.job(i) for i in range(20))
+        tasks.die.using(max_stalls=1).enqueue()
+        emq.enqueue_many(state.count_groups.job(i) for i in range(20))
+        probe.wait_for(40)
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 40)
+        worker.terminate()
+        assert worker.wait() == 0, worker.output
+    assert all(mark.split()[1] == "0" for mark in probe.marks())
     assert inspector.totals(client, QUEUE).get("failed", 0) == 0
 
 
-@pytest.mark.parametrize("age", [0, 60, None])
-def test_a_connection_cut_in_the_middle_of_a_job(probe, client, postgres, age):
-    """B104: that job fails and is retried as usual, the next one does not notice."""
-    emq.enqueue_many([state.cut_then_count.job("cut"), state.count_groups.job("next")])
-    burst(**databases_of(postgres, age))
-    assert sorted(mark.split()[0] for mark in probe.marks()) == ["cut", "next"]
+@pytest.mark.parametrize("processes", ["0", "1"])
+def test_more_threads_than_a_pool_has(probe, client, postgres, admin, processes):
+    """A thread gives its connection back after each job, broken or not, so all get their turn."""
+    for kind in KINDS:
+        emq.enqueue_many(state.break_transaction.job(kind) for _ in range(3))
+        emq.enqueue_many(state.count_groups.job("good") for _ in range(20))
+    options = ("--burst", "--threads", "6", "--processes", processes)
+    with Worker(*options, **settings_of(postgres, "pool")) as worker:
+        assert worker.wait() == 0, worker.output
+    assert len([mark for mark in probe.marks() if mark.startswith("good 0 ")]) == 100
     totals = inspector.totals(client, QUEUE)
-    assert (totals["completed"], totals["failed"]) == (2, 1)
+    assert (totals["completed"], totals["failed"]) == (112, 3)  # those of "failed query"
+    assert admin.execute("select count(*) from auth_group").fetchone()[0] == 0
 
 
 KINDS = ["failed query", "autocommit", "aborted", "cursor", "closed"]

@@ -146,7 +146,8 @@ def full_queue(client, redis, queue) -> list[str]:
     fill(client, queue, "active", 1)  # with a limit, so that there is a limiter
     held = list(members(client, queue, "active"))
     scripts.pause(client, queue, by="anna")
-    for key in (keys.meta, keys.wake, keys.metrics, keys.limiter, keys.trail):
+    redis.hset(keys.onward, "JOB1", "a job for another queue")
+    for key in (keys.meta, keys.wake, keys.metrics, keys.limiter, keys.trail, keys.onward):
         assert redis.exists(key), key
     assert redis.keys(keys.metrics + ":*")
     return held

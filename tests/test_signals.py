@@ -1,11 +1,16 @@
 """Signals of jobs and workers: who is told what, once."""
 
+import re
+from collections import Counter
+
 import pytest
 from django.db import transaction
 
 import django_emq as emq
-from django_emq import inspector, scripts, signals
-from tests.helpers import QUEUE
+from django_emq import inspector, outbox, scripts, signals
+from django_emq.keys import queue_keys
+from django_emq.relay import Relay
+from tests.helpers import QUEUE, children
 from tests.probe import state, tasks, verdicts
 from tests.processes import Worker, wait_until
 
@@ -106,6 +111,36 @@ def test_enqueued_is_told_once_it_is(client, heard):
     assert heard == []
 
 
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("option", ["on_commit", "outbox"])
+def test_one_that_is_refused_after_a_commit_silences_no_other(client, heard, option):
+    """The others are there, and told: whether the block that commits raises, or the log does."""
+    task = tasks.mark.using(**{option: True})
+
+    def commit():
+        with transaction.atomic():
+            jobs = emq.enqueue_many(task.using(queue=name).job(1) for name in ("a", "a", "b"))
+            client.raw.set(queue_keys("a").job(jobs[0].id), "no row")
+
+    if option == "on_commit":
+        with pytest.raises(emq.EmqError):
+            commit()
+    else:
+        commit()
+    assert heard == [("mark", "enqueued")] * 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_what_a_relay_pushes_is_told_there(client, heard, monkeypatch):
+    """Once for each push that the server took."""
+    monkeypatch.setattr(outbox, "_away_until", float("inf"))
+    tasks.mark.using(outbox=True).enqueue(1)
+    assert heard == []
+    Relay(client, ("default",)).drain("default")
+    Relay(client, ("default",)).drain("default")
+    assert heard == [("mark", "enqueued")]
+
+
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
 def test_a_receiver_that_fails_costs_nothing(client, heard, caplog, error):
     """It is logged, and the job is enqueued."""
@@ -121,3 +156,31 @@ def test_a_receiver_that_fails_costs_nothing(client, heard, caplog, error):
     assert heard == [("mark", "enqueued")]
     assert "of job_enqueued" in caplog.text
     assert "a receiver" in caplog.text
+
+
+def test_B113_error_in_the_workers_own_book_keeping(probe, client):
+    """Receivers of all signals raise, and a log handler does: ten jobs end as without them."""
+    emq.enqueue_many(tasks.mark.job(i) for i in range(5))
+    boom = tasks.boom.using(max_attempts=1)
+    emq.enqueue_many(boom.job() for _ in range(5))
+    with Worker(PROBE_CALL="refuse") as worker:
+        worker.wait_ready()
+        (child,) = children(worker.pid)
+        wait_until(lambda: inspector.totals(client, QUEUE).get("dead") == 5)
+        wait_until(lambda: inspector.totals(client, QUEUE).get("completed") == 5)
+        assert children(worker.pid) == [child]
+        worker.terminate()
+        assert worker.wait() == 0, worker.output
+    assert probe.marks() == ["0", "1", "2", "3", "4"]
+    counts = inspector.counts(client, QUEUE)
+    assert (counts["active"], counts["dead"]) == (0, 5)
+    told = Counter(re.findall(r"of (\w+) raised: ZeroDivisionError", worker.output))
+    assert told == {
+        "worker_started": 1,
+        "job_started": 10,
+        "job_succeeded": 5,
+        "job_failed": 5,
+        "job_dead": 5,
+        "worker_stopping": 1,
+    }
+    assert worker.output.count("OSError: no space left") == 5

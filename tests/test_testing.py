@@ -103,6 +103,28 @@ def test_jobs_run_in_the_transaction_of_the_test(emq):
     assert emq.waiting() == []
 
 
+@pytest.mark.parametrize("option", ["on_commit", "outbox"])
+def test_what_a_job_commits_is_committed(emq, option):
+    """What it enqueues after its commit runs too, once, though the test never commits."""
+    tasks.pay_and_go_on.enqueue(1, option)
+    with emq.commits():
+        ran = emq.run_until_empty()
+    assert [run.task.rpartition(".")[2] for run in ran] == ["pay_and_go_on", "pay"]
+    assert emq.waiting() == []
+    assert payments() == [(1, 1), (1, 100)]
+    assert transaction.get_connection().run_on_commit == []
+
+
+def test_explore_of_what_is_enqueued_after_a_commit(emq):
+    """Also where the first job is: nothing is lost by a crash beside it."""
+
+    def check():
+        assert sorted(payments()) == [(1, 1), (1, 100)]
+
+    task = tasks.pay_and_go_on.using(outbox=True)
+    assert len(emq.explore(lambda: task.enqueue(1, "outbox"), check)) > 5
+
+
 def test_an_error_is_raised_when_the_run_is_settled(emq):
     job = tasks.fail.enqueue("boom")
     with pytest.raises(ValueError, match="boom"):

@@ -37,6 +37,7 @@ class PayloadForm(forms.Form):
     there: an edit never undoes an edit that its author has not seen.
 
     :ivar payload: the new payload, once the form is valid.
+    :ivar rest: what stays behind it: the line that a job of a chain was left by the one before.
     """
 
     args = forms.JSONField(
@@ -60,9 +61,11 @@ class PayloadForm(forms.Form):
     def __init__(self, old: bytes, data: Any = None) -> None:
         try:
             self.call = read(old)
-            self.body: dict[str, Any] = json.loads(old)
+            line, newline, left = old.partition(b"\n")
+            self.rest = (newline + left).decode()
+            self.body: dict[str, Any] = json.loads(line)
         except ValueError:
-            self.call, self.body = Call("", [], {}), {}
+            self.call, self.body, self.rest = Call("", [], {}), {}, ""
         call = shown(self.call, settings().redact)
         self._seen = sha1(old, usedforsecurity=False).hexdigest()
         initial = {"args": call.args, "kwargs": call.kwargs, "was": self._seen}

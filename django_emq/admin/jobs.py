@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from .. import inspector
+from .. import chains, inspector
 from ..conf import settings
-from ..inspector import JobDetail, Worker
+from ..inspector import JobDetail, JobRow, Worker
 from ..jobs import Call, read, shorten
 from .arguments import hide, pretty, shown
 
@@ -17,6 +17,7 @@ SHOWN_MAX = 256 * 1024  # bytes of a payload or a result: more is no help to any
 ELSEWHERE = {"traceback", "result", "last_error", "payload", "progress", "logs"}
 ELSEWHERE |= {"claims", "errors"}  # what the timeline tells too
 ELSEWHERE |= {"waiters"}  # names that say nothing to anybody
+ELSEWHERE |= {"on_success", "on_failure", "after", "next"}  # arguments of others are in them
 BAD = {"refused", "failed", "died", "buried", "reaped"}
 
 
@@ -32,6 +33,7 @@ def describe(detail: JobDetail, workers: Sequence[Worker]) -> dict[str, Any]:
         "call": call,
         "damage": damage,
         "payload": _pretty({"args": call.args, "kwargs": call.kwargs}) if call else "",
+        "chain": _chain(row),
         "fields": sorted((n, v) for n, v in row.fields.items() if n not in ELSEWHERE),
         "traceback": row.fields.get("traceback", ""),
         "result": _result(row.fields.get("result", "")),
@@ -39,6 +41,22 @@ def describe(detail: JobDetail, workers: Sequence[Worker]) -> dict[str, Any]:
         "logs": detail.logs,
         "timeline": [(one, inspector.words(one), one.event in BAD) for one in detail.trail[::-1]],
     }
+
+
+def _chain(row: JobRow) -> dict[str, Any]:
+    """What was before the job, what it was left by that, and what comes after it; or nothing."""
+    try:
+        previous = read(row.payload or b"").previous
+    except ValueError:
+        previous = None
+    facts = {
+        "after": row.fields.get("after", ""),
+        "left": "" if previous is None else previous.error or _result(json.dumps(previous.value)),
+        "on_success": chains.hung(row.fields, "on_success", row.queue),
+        "on_failure": chains.hung(row.fields, "on_failure", row.queue),
+        "next": row.fields.get("next", "").split(),
+    }
+    return facts if any(facts.values()) else {}
 
 
 def _call(payload: bytes | None) -> tuple[Call | None, str]:

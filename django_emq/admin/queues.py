@@ -210,7 +210,7 @@ class QueueAdmin(Acting):
             by = request.user.get_username()
             request.META["emq.sent"] = 0
             try:
-                payload = signing.sealed(form.payload, job_id)
+                payload = signing.sealed(form.payload, job_id) + form.rest
                 scripts.update(client(), queue, job_id, payload, by=by, was=row.payload)
             except Refused as refusal:
                 messages.error(request, _("Nothing was changed: %(why)s") % {"why": refusal})

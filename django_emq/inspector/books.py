@@ -24,7 +24,7 @@ DAY_MS = 86_400_000
 MINUTE_MS = 172_800_000  # how long the counters of a minute are kept
 TYPES = {
     **dict.fromkeys(SETS, "zset"), "wake": "list", "meta": "hash", "metrics": "hash",
-    "trail": "stream", "limiter": "string",  # the last one, see `_queue`
+    "trail": "stream", "onward": "hash", "limiter": "string",  # the last one, see `_queue`
 }  # fmt: skip
 # Keys that there are many of: what they hold, and the time to live that they must have.
 FAMILIES = {

@@ -15,7 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db import connections as databases
 from django.test import TestCase, override_settings
 
-from .. import admission, connections, inspector, registry, scripts, signing
+from .. import admission, connections, inspector, onward, registry, scripts, signing
 from ..batches import Batch
 from ..conf import settings
 from ..connections import Client
@@ -123,7 +123,8 @@ class Sandbox:
                 for row in inspector.page(self._client, name, place, size=JOBS_MAX).rows:
                     payload = inspector.row(self._client, name, row.id)["payload"]
                     due_in = max(row.left_s or 0.0, 0.0)
-                    found.append(Waiting(row.id, name, *decode(payload.encode()), due_in))
+                    call = decode(payload.encode())
+                    found.append(Waiting(row.id, name, call.task, call.args, call.kwargs, due_in))
         return found
 
     def assert_enqueued(
@@ -167,6 +168,17 @@ class Sandbox:
             for alias in databases:
                 stack.enter_context(TestCase.captureOnCommitCallbacks(using=alias, execute=True))
             yield
+
+    @contextmanager
+    def _committed(self) -> Iterator[None]:
+        """`commits` for what a job has committed, also before it crashed; called this once."""
+        before = {alias: len(databases[alias].run_on_commit) for alias in databases}
+        try:
+            with self.commits():
+                yield
+        finally:
+            for alias, count in before.items():
+                del databases[alias].run_on_commit[count:]
 
     # -- running ------------------------------------------------------------------------------
 
@@ -226,6 +238,8 @@ class Sandbox:
             )
             for job in claimed.jobs:
                 return self._run(job)
+        if sum(onward.admit(self._client, name) for name in inspector.queues(self._client)):
+            return self._run_next()  # the death of a job that a sweep has buried
         return None
 
     def _run(self, job: Claimed) -> Ran:
@@ -234,7 +248,8 @@ class Sandbox:
         before, self._running = self._running, True
         try:
             scope = copy_context()
-            outcome, error = scope.run(self._attempt, context)
+            with self._committed():
+                outcome, error = scope.run(self._attempt, context)
             self._take_notes()
             if self._trap is not None:
                 self._trap.reach(COMPLETE, context)
@@ -349,7 +364,8 @@ class Sandbox:
         try:
             with transaction.atomic(using=using):
                 trap.depth = len(databases[using].savepoint_ids)
-                enqueue()
+                with self._committed():
+                    enqueue()
                 self._trap = trap
                 self.run_until_empty(scheduled=True, raises=False)
                 check()

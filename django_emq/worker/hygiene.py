@@ -71,6 +71,9 @@ class Hygiene:
                 idle = connection.connection is not None and not connection.in_atomic_block
                 if idle and not connection.is_usable():
                     connection.close()
+                pool = getattr(connection, "pool", None)  # psycopg's, one for all threads
+                if pool and not pool.closed:
+                    pool.check()
 
     def rest(self) -> None:
         """Close the caches' connections, as at the end of a request. When there is no job."""
@@ -79,3 +82,14 @@ class Hygiene:
     def leave(self) -> None:
         """Close all connections of the calling thread, which ends."""
         connections.close_all()
+
+
+def before_fork() -> None:
+    """Close the connections of this thread, and the pools: a child must not share their sockets.
+
+    A pool has threads too, which no child inherits.
+    """
+    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        if close_pool := getattr(connection, "close_pool", None):
+            close_pool()

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
-from django.db import connections as databases
-
 from .. import scripts
 from ..connections import connect
 from ..exceptions import EmqError, Refused, VersionFence
@@ -27,6 +25,7 @@ from ..reaper import Reaper
 from .bell import Bell
 from .child import SIGNALS, make_page, run_child, watch_signals
 from .courier import RECYCLE
+from .hygiene import before_fork
 from .ledger import group
 from .options import WorkerOptions
 from .page import QUIET, RUN, STOP, STOP_NOW, Page
@@ -179,7 +178,7 @@ class Supervisor:
         self._spawned += 1
         page = make_page(self.options)
         page.tell(QUIET if self.presence.quiet else RUN)
-        databases.close_all()
+        before_fork()
         sys.stdout.flush()
         sys.stderr.flush()
         supervisor = os.getpid()

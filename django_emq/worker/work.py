@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from .. import onward
 from ..conf import settings
 from ..context import JobContext
 from ..exceptions import Discard, LeaseLost, Snooze
@@ -22,7 +25,7 @@ class Work:
 
     def run(self, context: JobContext, call: Call, task: AnyTask) -> Outcome:
         """Run a plain task; raises what it raises."""
-        context.begin(call)
+        _begin(context, call)
         if job_started.receivers:
             job_started.tell(task, job=context)
         run = self._run
@@ -34,7 +37,7 @@ class Work:
 
     async def arun(self, context: JobContext, call: Call, task: AnyTask) -> Outcome:
         """Run an async task; raises what it raises."""
-        context.begin(call)
+        _begin(context, call)
         if job_started.receivers:
             await job_started.atell(task, job=context)
         run = self._arun
@@ -43,6 +46,12 @@ class Work:
         if job_succeeded.receivers:
             await job_succeeded.atell(task, job=context, result=value)
         return outcome
+
+
+def _begin(context: JobContext, call: Call) -> None:
+    context.begin(call)
+    if call.onward and context.after is None:
+        context.after = partial(onward.after_settlement, context)
 
 
 def failure(context: JobContext, task: AnyTask | None, error: BaseException) -> Outcome:

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+import django
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 SECRET_KEY = "for the test project only"
@@ -20,6 +22,7 @@ INSTALLED_APPS = [
     "library",
     "bench",
     "chaos",
+    "orders",
 ]
 
 MIDDLEWARE = [
@@ -74,6 +77,19 @@ CACHES = {
 }
 
 EMQ = {"CACHE_ALIAS": "emq"}
+
+# The example shop: where its bank has its books, and where its mails go.
+SHOP_DIR = Path(os.environ.get("SHOP_DIR", BASE_DIR / "shop"))
+if django.VERSION >= (6, 1):
+    MAILERS = {
+        "default": {
+            "BACKEND": "django.core.mail.backends.filebased.EmailBackend",
+            "OPTIONS": {"file_path": SHOP_DIR / "mails"},
+        }
+    }
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+    EMAIL_FILE_PATH = SHOP_DIR / "mails"
 
 USE_TZ = True
 TIME_ZONE = "UTC"

@@ -6,11 +6,12 @@ import redis as redis_py
 from django.urls import reverse
 
 import django_emq as emq
-from django_emq import connections, inspector
+from django_emq import connections, inspector, scripts
+from django_emq.batches import Batch, line_of
 from tests.conformance.wire import Clock, books_balance
 from tests.helpers import QUEUE, children, is_running, point_at
 from tests.probe import tasks, verdicts
-from tests.processes import Worker, wait_until
+from tests.processes import Worker, manage, wait_until
 from tests.variant import variant
 
 BOUND = 15  # seconds after a silence until a worker takes jobs again, as docs/how-it-works.md says
@@ -116,3 +117,41 @@ def test_B76_server_that_lacks_commands(probe, client, redis, settings, lone, ad
             assert sum(command in line.lower() for line in told) <= 1
         assert "Traceback" not in process.output
     books_balance(client, QUEUE)
+
+
+def test_an_outage_of_any_length_uses_nothing_up(queue):
+    """A pool of redis-py counts what it has made, and refuses for good at its bound.
+
+    Couriers and waiters make a connection anew after each error, so they must not be counted.
+    """
+    client = connections.connect()
+    client.raw.connection_pool.max_connections = 2
+    line = line_of(client)
+    for _ in range(4):
+        batch = Batch(client)
+        scripts.register(batch, [queue])
+        line.post(batch)
+        assert line.collect() in ([0], [1])
+        line.drop()
+        scripts.register(client, [queue])
+        client.close()
+
+
+FORK = """
+import os
+from django_emq import connections
+client = connections.connect()
+ours = client._ask("CLIENT", "ID")
+child = os.fork()
+if child == 0:
+    os._exit(3 if client._ask("CLIENT", "ID") == ours else 0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert client._ask("CLIENT", "ID") == ours
+print("apart")
+"""
+
+
+def test_a_connection_is_left_to_the_parent_of_a_fork():
+    """Parent and child call the server over connections of their own."""
+    done = manage("shell", "--verbosity", "0", "-c", FORK)
+    assert (done.returncode, done.stdout) == (0, "apart\n"), done.stderr

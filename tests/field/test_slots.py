@@ -8,7 +8,7 @@ from django.core.management import call_command
 from redis.crc import key_slot
 
 import django_emq as emq
-from django_emq import rights, scripts
+from django_emq import chains, rights, scripts
 from django_emq.keys import queue_keys, reserve_keys
 from django_emq.reaper import Reaper
 from tests.conformance import wire
@@ -62,7 +62,8 @@ class Watch:
 
 def live(client, queue):
     """Each verb once at least, on a queue that has something for it."""
-    job_id = enqueue_one(client, queue, fence_key="a")
+    one_more = chains.packed([chains.packed(("elsewhere", "JOB1", "{}", 0, ""))])
+    job_id = enqueue_one(client, queue, fence_key="a", on_success=one_more, ties=1)
     scripts.wait(client, queue, job_id, "one")
     claim_one(client, queue)
     wire.progress(client, queue, job_id, 1, "half")
@@ -79,6 +80,7 @@ def live(client, queue):
     claim_one(client, queue)
     lapse(client, queue, job_id, 4)
     wire.complete(client, queue, job_id, 4, keep_ms=1)
+    scripts.onward(client, queue, admitted=["JOB2"])
     one, two, three, four = enqueue_some(client, queue, 4)
     wire.claim_some(client, queue, 4)
     wire.bury(client, queue, one, 1)

@@ -92,8 +92,15 @@ def _defects() -> list[Defect]:
     for verb in ("discard", "remove"):
         defect(verb, "the row stays", (rows, ""))
     defect("discard", "the log lines stay", (rows, "redis.call('DEL', jobs .. id)"))
+    logs = "rows[#rows + 1] = jobs .. id .. ':logs'"
+    defect("complete", "the log lines stay", (logs, ""))
     defect("complete", "the row stays", ("redis.call('DEL', unpack(rows))", ""))
     defect("snooze", "the state of the row stays", ("'state', 'scheduled', ", ""))
+
+    # The history that some rows keep.
+    defect("claim", "no claim is kept", ("claims_with(past[2], past[3], past[4])", "past[2]"))
+    defect("retry", "no error is kept", ("errors_with(move[6], message, traceback)", "move[6]"))
+    defect("bury", "no error is kept", ("errors_with(move[5], reason, traceback)", "move[5]"))
 
     # The clock, and what it is compared with.
     for verb in ("claim", "enqueue", "retry", "snooze", "extend", "reap", "promote"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.model.base import GONE, STALE, Base, Job
@@ -51,6 +52,12 @@ class Fenced(Base):
         self.count("stale", verdicts.count(STALE))
         return verdicts
 
+    @staticmethod
+    def _keep_error(job: Job, *error: str) -> None:
+        """Add a line to the history, where the row has one."""
+        if "errors" in job.row:
+            job.row["errors"] += json.dumps(error, separators=(",", ":")) + "\n"
+
     def complete(self, items: list[Any], *, keep_ms: int = 0) -> list[Any]:
         done: list[Job] = []
 
@@ -79,6 +86,7 @@ class Fenced(Base):
             fields |= {"traceback": trace} if trace else {}
             fields["failures"] = failures = job.number("failures", 0) + 1
             self.count("failed")
+            self._keep_error(job, "retry", item[3], item[4])
             if failures >= job.number("max_attempts", max_attempts):
                 self.move(job, "dead", self.now, finished_at=self.now, **fields)
                 self.count("dead")
@@ -130,6 +138,7 @@ class Fenced(Base):
         def act(job: Job, item: Any) -> int:
             fields = {"settled": "bury", "last_error": item[2], "finished_at": self.now}
             fields |= {"traceback": item[3]} if item[3] else {}
+            self._keep_error(job, "bury", item[2], item[3])
             self.move(job, "dead", self.now, **fields)
             self.count("dead")
             self.note("buried", job.id, job.token)

@@ -87,6 +87,11 @@ class Ms(NamedTuple):
         return self.low <= value <= self.high
 
 
+def whole(at: Ms | None) -> str:
+    """An instant that is known, as a script writes it; '' for none."""
+    return f"{at.low:.0f}" if at else ""
+
+
 @dataclass
 class Look:
     """What is on the server. Scores and times in ms."""

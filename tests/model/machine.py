@@ -172,13 +172,18 @@ class Machine(RuleBasedStateMachine):
         dues=st.lists(st.sampled_from(("", "", "+", "at", "past")), min_size=1, max_size=3),
         wait=units,
         priority=st.sampled_from((0, 0, 5, -5)),
-        own=st.sets(st.sampled_from(("max_attempts", "max_stalls", "lease_ms"))),
+        own=st.sets(st.sampled_from(("max_attempts", "max_stalls", "lease_ms", "history"))),
         known=st.booleans(),
         pick=picks,
     )
     def enqueue(self, producer, dues, wait, priority, own, known, pick):
         """New jobs; sometimes an id that is known, one twice, or one that is no job's."""
-        fields = [(n, 3 * UNIT if n == "lease_ms" else 1 + pick % 2) for n in sorted(own)]
+        fields: list[tuple[str, Any]] = []
+        for name in sorted(own):
+            if name == "history":  # as rows of Django's tasks have one
+                fields += [("claims", ""), ("errors", "")]
+            else:
+                fields.append((name, 3 * UNIT if name == "lease_ms" else 1 + pick % 2))
         at = {"": "", "+": f"+{wait}", "at": f"{self.time + wait:.0f}", "past": "1000"}
         pairs = tuple(part for pair in fields for part in pair)
         jobs = [NewJob(self._mint(), f"work {pick}", priority, at[due], pairs) for due in dues]

@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.model.base import CLAIMS_MS, GONE, HELD, NEVER, SENT_MS, STATE, Job
 from tests.model.fenced import Fenced
-from tests.model.look import SETS, Ms
+from tests.model.look import SETS, Ms, whole
 
 
 class Swept(Fenced):
@@ -60,6 +60,9 @@ class Swept(Fenced):
         answer = []
         for job in taken:
             job.row.pop("settled", None)
+            if job.token and "claims" in job.row:
+                before = [job.row.get("worker", ""), whole(job.row.get("started_at"))]
+                job.row["claims"] += "@".join(before) + "\n"
             fields = {"attempts": job.token + 1, "worker": worker, "started_at": self.now}
             self.move(job, "active", self.now, **fields)
             answer.append(self._lease(job, lease_ms))

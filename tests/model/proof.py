@@ -48,6 +48,7 @@ RARE = (
 )
 # What else has to happen before a defect of a script can show.
 FRIENDS = {
+    "complete": {"log"},
     "claim": {"release", "pause", "limit"},
     "promote": {"snooze"},
     "reprocess": {"bury"},

@@ -24,7 +24,7 @@ def pg(cluster, django_db_blocker):
     from tests import postgres
 
     with postgres.alias("pg", cluster), django_db_blocker.unblock():
-        MigrationExecutor(connections["pg"]).migrate([("django_emq", "0002_outbox")])
+        MigrationExecutor(connections["pg"]).migrate([("django_emq", "0003_effect")])
         yield "pg"
         Outbox.objects.using("pg").delete()
 

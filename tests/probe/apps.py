@@ -11,11 +11,13 @@ class ProbeConfig(AppConfig):
     label = "probe"
 
     def ready(self):
-        """Register the tasks that are not in tasks.py, and have workers beat as BEAT_EVERY says."""
-        for module in ("effects", "state", "telling", "verdicts"):
+        """Register the tasks that are not in tasks.py, and do what a test asks for."""
+        for module in ("chained", "effects", "state", "telling", "verdicts"):
             import_module(f"tests.probe.{module}")
         if "PROBE_SIGNALS" in os.environ:
             import_module("tests.probe.around").connect()
+        if "PROBE_CALL" in os.environ:
+            getattr(import_module("tests.probe.around"), os.environ["PROBE_CALL"])()
         if every := os.environ.get("BEAT_EVERY"):
             # Before the worker's modules take the number over: no test waits for ten seconds.
             import_module("django_emq.worker.presence").BEAT_EVERY = float(every)

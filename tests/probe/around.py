@@ -1,5 +1,9 @@
 """Middleware and receivers that leave marks."""
 
+import io
+import logging
+import threading
+
 from asgiref.sync import iscoroutinefunction, markcoroutinefunction
 from django.utils.decorators import async_only_middleware, sync_and_async_middleware
 
@@ -107,3 +111,35 @@ def connect():
         getattr(signals, name).connect(
             _mark(name, *facts), weak=False, dispatch_uid=f"probe {name}"
         )
+
+
+class BrokenHandler(logging.Handler):
+    """Raises at the line that a dead job leaves, as a handler does whose disk is full."""
+
+    def emit(self, record):
+        if "in the morgue" in record.getMessage():
+            raise OSError("no space left")
+
+
+def refuse():
+    """Have a receiver of each signal raise, and a log handler."""
+    logging.getLogger("django_emq").addHandler(BrokenHandler())
+
+    def receiver(**_):
+        raise ZeroDivisionError("a receiver")
+
+    for name, signal in vars(signals).items():
+        if isinstance(signal, signals.EmqSignal):
+            signal.connect(receiver, weak=False, dispatch_uid=f"probe {name} raises")
+
+
+def log_without_end():
+    """Log in a thread, so that a fork finds the lock of logging taken."""
+    logging.getLogger("probe").addHandler(logging.StreamHandler(io.StringIO()))
+
+    def run():
+        while True:
+            logging.getLogger("probe").debug("a line")
+
+    logging.getLogger("probe").setLevel("DEBUG")
+    threading.Thread(target=run, daemon=True).start()

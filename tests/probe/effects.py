@@ -83,6 +83,15 @@ def pay(order_id, amount):
 
 
 @emq.task
+def pay_and_go_on(order_id, option):
+    """Pay a first part, and have the rest paid by a job that waits for this commit."""
+    with emq.effect("part") as once:
+        if once.first:
+            Payment.objects.create(order_id=order_id, amount=1)
+            pay.using(**{option: True}).enqueue(order_id, 100)
+
+
+@emq.task
 def pay_twice(order_id, amount):
     """Look first, and pay then: not safe at all."""
     if not Payment.objects.filter(order_id=order_id).exists():

@@ -2,6 +2,7 @@
 
 import contextvars
 import decimal
+import logging
 import os
 import threading
 
@@ -69,17 +70,25 @@ async def alook(x):
 
 
 @emq.task(backoff=0)
-def count_groups(x):
-    """Run one query; mark the result and the database's name for the session."""
-    _append(f"{x} {Group.objects.count()} {_session()}")
+def count_groups(x, databases=("default",)):
+    """Run one query for each alias; mark the result and the database's name for the session."""
+    for alias in databases:
+        _append(f"{x} {Group.objects.using(alias).count()} {_session(alias)}")
 
 
-def _session():
+def _session(alias):
+    connection = connections[alias]
     if connection.vendor == "sqlite":
         return id(connection.connection)
     with connection.cursor() as cursor:
         cursor.execute("select pg_backend_pid()")
         return cursor.fetchone()[0]
+
+
+@emq.task
+def log_and_mark(x):
+    logging.getLogger("probe").info("job %s", x)
+    _append(x)
 
 
 @emq.task

@@ -1,0 +1,1 @@
+"""The example of docs/tutorial.md: a small shop whose orders are paid, invoiced and added up."""
