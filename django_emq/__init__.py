@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         enqueue_on_commit,
     )
     from .registry import Task, Unsent, task
+    from .schedules import cron, every
 
 __version__ = "0.1.0"
 
@@ -84,6 +85,7 @@ _HOMES = {
         "enqueue_in enqueue_many enqueue_on_commit"
     ),
     "registry": "Task Unsent task",
+    "schedules": "cron every",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
@@ -132,6 +134,7 @@ __all__ = [
     "aresult",
     "cas",
     "chain",
+    "cron",
     "current_job",
     "effect",
     "enqueue",
@@ -139,6 +142,7 @@ __all__ = [
     "enqueue_in",
     "enqueue_many",
     "enqueue_on_commit",
+    "every",
     "fenced_update",
     "idempotency_key",
     "result",

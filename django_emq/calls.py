@@ -22,9 +22,10 @@ Way = Client | Batch | Waiting
 BATCH_MAX = 1000
 
 NAMES = (
-    "audit beat bury cancel cas claim complete control discard drain enqueue extend forget gate "
-    "log mend obliterate onward pause progress promote reap register release remove reprocess "
-    "requeue resume retry rights snooze state trim unregister update wait"
+    "audit beat bury cancel cas claim complete control declare discard drain enqueue extend forget "
+    "gate log mend obliterate onward pause progress promote reap register release remove "
+    "repeat_advance repeat_cancel repeat_due repeat_register reprocess requeue resume retry rights "
+    "snooze state trim unregister update wait"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 
-from . import alias_checks, aliases, conf, middleware, registry, task_options
+from . import alias_checks, aliases, conf, middleware, registry, schedules, task_options
 from .conf import Settings
 
 SETTING_IDS = {
@@ -31,7 +31,7 @@ def check(**kwargs: object) -> list[CheckMessage]:
     found += alias_checks.backend(alias, values)
     found += _leases(values) + _effects(values)
     found += task_options.check()
-    found += _middleware(values)
+    found += _middleware(values) + _schedules()
     if alias is not None and alias.is_django_redis:
         for one in alias_checks.ALL:
             found += one(alias, values)
@@ -63,6 +63,21 @@ def _middleware(values: conf.Settings) -> list[CheckMessage]:
             hint = "How one is written: docs/signals.md"
             found.append(Error(str(error), hint=hint, id="django_emq.E016"))
     return found
+
+
+def _schedules() -> list[CheckMessage]:
+    """E030: each schedule of the code can be kept: its task is known, its queue may have jobs."""
+    if conf.problems():  # which tells of rules that cannot be read
+        return []
+    _, wrong = schedules.by_queue(schedules.declared())
+    return [
+        Error(
+            f"Schedule {name!r} cannot be kept: {error}",
+            hint="How one is written: docs/schedules.md",
+            id="django_emq.E030",
+        )
+        for name, error in wrong.items()
+    ]
 
 
 def _leases(values: Settings) -> list[CheckMessage]:

@@ -28,6 +28,7 @@ from django.core.signals import setting_changed
 from .backoff import DEFAULT, Policy, resolve
 from .exceptions import InvalidOption
 from .keys import check_queue, partition, split_partition
+from .plans import Plan, read_plans
 
 PREFIX = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 DAY = 86400
@@ -78,6 +79,7 @@ class Settings:
     on_commit: bool | str = False  # True, or the alias of a database
     outbox: bool | str = False  # True, or the alias of a database
     middleware: tuple[str, ...] = ()  # paths of what is run around each job
+    schedules: Mapping[str, Plan | None] = field(default_factory=lambda: MappingProxyType({}))
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
 
     def queue(self, name: str) -> QueueSettings:
@@ -349,6 +351,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "ON_COMMIT": _database,
     "OUTBOX": _database,
     "MIDDLEWARE": _paths,
+    "SCHEDULES": read_plans,
     "QUEUES": _queues,
     "PARTITIONS": _number(1, PARTITIONS_MAX, "partitions", whole=True),
 }

@@ -79,6 +79,14 @@ class JobContext:
         """Whether its value is for the next job of a chain."""
         return self._call is not None and self._call.passes
 
+    def planned_at(self) -> datetime | None:
+        """Which time a job of a schedule stands for, in UTC; None for other jobs.
+
+        It is the planned one, also where the job was enqueued late.
+        """
+        planned = self._call.planned_at if self._call else 0
+        return datetime.fromtimestamp(planned / 1000, UTC) if planned else None
+
     def begin(self, call: Call) -> None:
         """Make this the current job, with the arguments of its call. Called by the worker."""
         self._call = call

@@ -52,6 +52,7 @@ class Reaped(NamedTuple):
     returned: list[str]  # ids back in pending
     dead: list[str]  # ids that reached max_stalls
     onward: int = 0  # jobs of chains that are to be admitted to other queues
+    tick_ms: int = -1  # ms until the next time of a schedule; -1 for none
 
 
 class NewJob(NamedTuple):
@@ -119,6 +120,7 @@ class Call(NamedTuple):
 
     :ivar passes: whether its value is for a next job. :ivar onward: whether one that hangs on it is
         of another queue. :ivar previous: what the job before left.
+    `planned_at` is the time that a job of a schedule stands for, in ms; 0 for others.
     """
 
     task: str
@@ -127,6 +129,7 @@ class Call(NamedTuple):
     passes: bool = False
     onward: bool = False
     previous: Previous | None = None
+    planned_at: int = 0
 
 
 def encode(
@@ -180,11 +183,13 @@ def decode(payload: bytes) -> Call:
             previous = Previous(left["id"], left.get("value"), left.get("error"))
         task, args, kwargs = body["task"], body.get("args", []), body.get("kwargs", {})
         passes, onward = body.get("passes") is True, body.get("onward") is True
+        planned_at = body.get("planned_at", 0)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"bad payload: {type(error).__name__}: {error}") from error
     if not (isinstance(task, str) and isinstance(args, list) and isinstance(kwargs, dict)):
         raise ValueError("bad payload: it needs a text 'task', a list 'args' and a dict 'kwargs'")
-    return Call(task, args, kwargs, passes, onward, previous)
+    planned_at = planned_at if type(planned_at) is int else 0
+    return Call(task, args, kwargs, passes, onward, previous, planned_at)
 
 
 def read(payload: bytes) -> Call:

@@ -36,6 +36,7 @@ class Keys:
     events: str  # channel, progress of jobs as JSON
     onward: str  # hash, jobs of chains that are to be admitted to other queues, by id
     limiter: str  # string, claims in the running window of the rate limit
+    repeat: str  # zset, names of schedules, scored by their next time in ms; inf: switched off
     jobs: str  # prefix of the rows
     fences: str  # prefix of the keys that `fence` spells
 
@@ -66,6 +67,10 @@ class Keys:
     def fence(self, key: str) -> str:
         """Key of the last number of a resource (`fence_key`): a string with a time to live."""
         return self.fences + key
+
+    def record(self, schedule: str) -> str:
+        """Key of what is known of a schedule: a hash."""
+        return f"{self.repeat}:{schedule}"
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
@@ -141,6 +146,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         events=base + "events",
         onward=base + "onward",
         limiter=base + "limiter",
+        repeat=base + "repeat",
         jobs=base + "job:",
         fences=base + "fence:",
     )

@@ -73,8 +73,15 @@ def _send(
             lost.append(job_id)
             continue
         introduce(client, [there])
-        names = {"request": named, "producer": named}
-        scripts.enqueue(batch, there, [new], **names, sent_ms=TAKEN_MS, void_at=void_at)
+        scripts.enqueue(
+            batch,
+            there,
+            [new],
+            request=named,
+            producer=named,
+            sent_ms=TAKEN_MS,
+            void_at=void_at,
+        )
         sent.append((there, job_id))
     done, error = Lots(), None
     for (there, job_id), answer in zip(sent, batch.send() if sent else (), strict=True):

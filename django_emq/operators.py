@@ -99,7 +99,7 @@ def obliterate(client: Client, queue: str, *, force: bool = False, batch: int = 
     """
     k = keys_of(client, queue)
     sets = (k.pending, k.schedule, k.dead, k.done, k.active)
-    keys = (k.meta, *sets, k.wake, k.metrics, k.limiter, k.trail, k.onward)
+    keys = (k.meta, *sets, k.wake, k.metrics, k.limiter, k.trail, k.onward, k.repeat)
     args = (k.jobs, int(force), batch_of(batch))
     left = bool(run(client, "obliterate", keys, args))
     if not left:  # a call of its own: the registry is in another slot of a cluster

@@ -1,4 +1,4 @@
-"""Housekeeping: reap lapsed leases, promote what is due, trim what is past its time.
+"""Housekeeping: reap lapsed leases, promote what is due, tick schedules, trim what is too old.
 
 Any number may run at once: each step is one script, and bounded.
 """
@@ -15,12 +15,14 @@ from .connections import Client
 from .exceptions import EmqError
 from .jobs import Reaped
 from .log import Outage, get_logger
+from .ticker import Ticker
 
 logger = get_logger("reaper")
 
 BATCH = 500  # jobs in one script call
 BUDGET = 0.5  # seconds for one queue before the others have their turn
 TRIM_EVERY = 30.0  # seconds
+DECLARE_EVERY = 60.0  # seconds; the server may have lost what it knew
 
 
 class Reaper:
@@ -38,7 +40,8 @@ class Reaper:
         self.interval = interval
         self.batch = min(batch, scripts.BATCH_MAX)  # a call that moves as many was a full one
         self.returned = self.dead = self.promoted = self.trimmed = 0
-        self._trim_at = 0.0
+        self.ticker = Ticker(client)
+        self._trim_at = self._declare_at = 0.0
         self._stop = threading.Event()
 
     def run(self) -> None:
@@ -66,6 +69,9 @@ class Reaper:
         """
         pause = self.interval * random.uniform(0.75, 1.0)
         trim = monotonic() >= self._trim_at
+        if monotonic() >= self._declare_at:
+            self.declare()
+            self._declare_at = monotonic() + DECLARE_EVERY
 
         def sweep(queue: str) -> None:
             nonlocal pause
@@ -73,24 +79,31 @@ class Reaper:
             if next_ms >= 0:
                 pause = min(pause, next_ms / 1000 + 0.001)
 
-        self.client.each(self.queues or tuple(inspector.queues(self.client)), sweep)
+        self.client.each(self._names(), sweep)
         if trim:
             # Nothing is kept for more than half as long again as it shall be.
             self._trim_at = monotonic() + min(TRIM_EVERY, settings().dead_ttl / 2)
         return pause
 
+    def declare(self) -> None:
+        """Enter the schedules of the code in the queues of this reaper; raises an EmqError."""
+        self.ticker.declare(self._names(), everywhere=not self.queues)
+
+    def _names(self) -> tuple[str, ...]:
+        return self.queues or tuple(inspector.queues(self.client))
+
     def sweep(self, queue: str, *, trim: bool = True, seconds: float = BUDGET) -> int:
-        """Sweep one queue; answers the ms until the next lease may lapse, -1 for none.
+        """Sweep one queue; answers the ms until a lease may lapse or a tick is due, -1 for none.
 
         :param seconds: how long it may take; answers 0 when something is left after that.
         """
         conf = settings().queue(queue)
-        next_ms = -1
+        next_ms = tick_ms = -1
 
         def reap() -> int:
-            nonlocal next_ms
+            nonlocal next_ms, tick_ms
             reaped = scripts.reap(self.client, queue, max_stalls=conf.max_stalls, batch=self.batch)
-            next_ms = reaped.next_ms
+            next_ms, tick_ms = reaped.next_ms, reaped.tick_ms
             self._tell(queue, reaped)
             if reaped.onward:
                 onward.admit(self.client, queue)
@@ -120,7 +133,9 @@ class Reaper:
                 if monotonic() >= ends:
                     left = True
                     break
-        return 0 if left else next_ms
+        if tick_ms == 0:
+            tick_ms = self.ticker.tick(queue)
+        return 0 if left else min((ms for ms in (next_ms, tick_ms) if ms >= 0), default=-1)
 
     def _tell(self, queue: str, reaped: Reaped) -> None:
         self.returned += len(reaped.returned)

@@ -22,11 +22,16 @@ PRODUCER = ("register", "enqueue", "forget")
 WORKER = (
     *PRODUCER, "claim", "complete", "retry", "snooze", "release", "bury", "discard", "extend",
     "progress", "log", "beat", "promote", "reap", "onward", "trim",
+    "declare", "repeat_due", "repeat_advance", "repeat_cancel",
 )  # fmt: skip
-REAPER = (*PRODUCER, "promote", "reap", "onward", "trim")
+REAPER = (
+    *PRODUCER, "promote", "reap", "onward", "trim",
+    "declare", "repeat_due", "repeat_advance", "repeat_cancel",
+)  # fmt: skip
 OPERATOR = (
     *PRODUCER, "reprocess", "requeue", "cancel", "remove", "drain", "obliterate", "update",
     "pause", "resume", "state", "control", "unregister", "audit", "mend",
+    "declare", "repeat_register", "repeat_advance", "repeat_cancel",
 )  # fmt: skip
 # What the admin's pages and the commands read beside the scripts: of a key, and of the server.
 READS = (
@@ -112,6 +117,7 @@ def _lacking_keys(client: Client, queues: Sequence[Keys]) -> list[str]:
     for keys in queues:
         names += [keys.pending, keys.active, keys.schedule, keys.dead, keys.done, keys.wake]
         names += [keys.meta, keys.metrics, keys.minute(0), keys.trail, keys.limiter]
+        names += [keys.repeat, keys.record("x")]
         names += [keys.job("JOB0"), keys.logs("JOB0"), keys.sent("p"), keys.claims("w")]
         names += [keys.fence("x"), keys.onward]
     verdicts = upkeep.allowed(client, [("ZADD", name, "1", "x") for name in names])

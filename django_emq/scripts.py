@@ -47,6 +47,14 @@ from .operators import (
     unregister,
     update,
 )
+from .repeats import (
+    Tick,
+    declare,
+    repeat_advance,
+    repeat_cancel,
+    repeat_due,
+    repeat_register,
+)
 
 __all__ = [
     "BATCH_MAX",
@@ -54,6 +62,7 @@ __all__ = [
     "VERSION",
     "WORDS",
     "WORD_MS",
+    "Tick",
     "Token",
     "Verdict",
     "Way",
@@ -64,6 +73,7 @@ __all__ = [
     "claim",
     "complete",
     "control",
+    "declare",
     "discard",
     "drain",
     "enqueue",
@@ -82,6 +92,10 @@ __all__ = [
     "register",
     "release",
     "remove",
+    "repeat_advance",
+    "repeat_cancel",
+    "repeat_due",
+    "repeat_register",
     "reprocess",
     "requeue",
     "resume",
@@ -100,8 +114,9 @@ SENT_MS = 120_000
 
 
 def _reaped(reply: list[Any]) -> Reaped:
-    next_ms, returned, dead, onward = reply
-    return Reaped(next_ms, [i.decode() for i in returned], [i.decode() for i in dead], onward)
+    next_ms, returned, dead, onward, tick_ms = reply
+    back, died = [i.decode() for i in returned], [i.decode() for i in dead]
+    return Reaped(next_ms, back, died, onward, tick_ms)
 
 
 def _onward(reply: list[Any]) -> tuple[int, dict[bytes, bytes]]:
@@ -127,6 +142,7 @@ def enqueue(
     producer: str,
     sent_ms: int = SENT_MS,
     void_at: int | str = "",
+    tick: Tick | None = None,
 ) -> list[Verdict]:
     """Admit jobs: 1 enqueued, 0 duplicate, or KindRefused or DamagedRow.
 
@@ -136,9 +152,10 @@ def enqueue(
     :param sent_ms: how long the server remembers the call.
     :param void_at: ms since 1970 by the server's clock; a later call changes nothing and raises
         ServerRefused.
+    :param tick: admit the job as this tick of a schedule, or raise NotInState and change nothing.
     """
     keys = keys_of(client, queue)
-    args: list[Any] = [keys.jobs, request, sent_ms, void_at]
+    args: list[Any] = [keys.jobs, request, sent_ms, void_at, tick.words if tick else ""]
     count = 0
     for job in jobs:
         count += 1
@@ -146,7 +163,9 @@ def enqueue(
         args += (job.id, job.payload, job.priority, job.due, extra, *job.fields)
     bounded("enqueue", count)
     sent = keys.sent(producer)
-    names = (keys.pending, keys.schedule, keys.wake, keys.metrics, sent)
+    names = [keys.pending, keys.schedule, keys.wake, keys.metrics, sent]
+    if tick:
+        names += (keys.repeat, keys.record(tick.name))
     result: list[Verdict] = run(client, "enqueue", names, args, verdicts)
     return result
 
@@ -290,7 +309,7 @@ def promote(client: Way, queue: str, *, batch: int = 500) -> int:
 def reap(client: Way, queue: str, *, max_stalls: int, batch: int = 500) -> Reaped:
     """Take back up to `batch` jobs whose lease has lapsed."""
     k = keys_of(client, queue)
-    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail, k.schedule, k.onward)
+    keys = (k.active, k.pending, k.dead, k.wake, k.metrics, k.trail, k.schedule, k.onward, k.repeat)
     args = (k.jobs, client.trail_max, max_stalls, batch_of(batch), client.dead_max)
     result: Reaped = run(client, "reap", keys, args, _reaped)
     return result

@@ -26,6 +26,15 @@ def sealed(payload: str, job_id: str) -> str:
     return f"{HEAD}{Signer(salt=SALT).signature(f'{job_id}:{payload}')}{TAIL}{payload[1:]}"
 
 
+def opened(payload: str, name: str) -> str:
+    """The payload that was sealed for a name, without its signature; raises ForgedPayload."""
+    if not settings().sign_payloads:
+        return payload
+    check(payload.encode(), name.encode())
+    signed = payload.startswith(HEAD)
+    return "{" + payload[len(HEAD) + SIZE + len(TAIL) :] if signed else payload
+
+
 def check(payload: bytes, job_id: bytes) -> None:
     """Raise ForgedPayload unless this is what was admitted under this id.
 

@@ -5,21 +5,29 @@
 -- KEYS[3] wake      list    readiness tokens
 -- KEYS[4] metrics   hash    counters; metrics:<minute> stands beside it
 -- KEYS[5] sent      string  the last request of this producer and its verdicts
+-- KEYS[6] repeat    zset    only for a tick: names of schedules, scored by their next time in ms
+-- KEYS[7] record    hash    only for a tick: what is known of its schedule
 --
 -- ARGV[1]  jobs     prefix of the rows
 -- ARGV[2]  request  id of this call; the same id again is answered, not carried out
 -- ARGV[3]  sent_ms  how long the request is remembered
 -- ARGV[4]  void_at  ms since 1970 after which the call is void, '' for never
--- ARGV[5…] a job:   id, payload, priority, due ('' now, '+ms' from now, 'ms' since 1970),
+-- ARGV[5]  tick     '' for none: '<was> <next> <planned> <rule> <name>', the next time that the
+--                   schedule has if nobody has made this tick, the one that it shall have, which
+--                   time the job stands for, and what the schedule is. was and next are '-' for a
+--                   run between two times
+-- ARGV[6…] a job:   id, payload, priority, due ('' now, '+ms' from now, 'ms' since 1970),
 --                   number of further fields, and each field's name and value
 --
 -- Returns one verdict a job: 1 enqueued, 0 duplicate (the row is there; nothing changed).
 -- Errors  EMQKIND when the id does not start with JOB,
 --         EMQROW when the row's key holds something that is not a row;
---         EMQLATE, for the whole call, when it is void; nothing is changed.
+--         EMQLATE, for the whole call, when it is void; nothing is changed;
+--         EMQSTATE, the same, for a tick that was made, that is not due, or whose schedule is
+--         gone or has changed.
 
 local pending, schedule, wake, metrics, sent = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local jobs, request, sent_ms, void_at = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local jobs, request, sent_ms, void_at, tick = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 
 local REFUSALS = {
   K = 'EMQKIND job id must start with JOB',
@@ -53,6 +61,20 @@ if void_at ~= '' and now > tonumber(void_at) then
   return redis.error_reply('EMQLATE the call came too late')
 end
 
+-- A tick: of all who see that a time has come, one enqueues its job.
+local was, next_ms, planned, rule, name
+if tick ~= '' then
+  was, next_ms, planned, rule, name = string.match(tick, '^(%S+) (%S+) (%S+) (%S+) (.+)$')
+  local score, is = redis.call('ZSCORE', KEYS[6], name), redis.call('HGET', KEYS[7], 'rule')
+  if not score or (is or '-') ~= rule then
+    return redis.error_reply('EMQSTATE this schedule is gone, or it was changed')
+  elseif was ~= '-' and tonumber(score) ~= tonumber(was) then
+    return redis.error_reply('EMQSTATE this tick was made by somebody else')
+  elseif was ~= '-' and tonumber(was) > now then
+    return redis.error_reply('EMQSTATE this tick is not due')
+  end
+end
+
 local function tally(name, n)
   if n > 0 then
     local minute = metrics .. ':' .. math.floor(now / 60000)
@@ -69,7 +91,7 @@ local awake = redis.call('LLEN', wake)
 -- Read and decide.
 local verdicts, rows, ready, waiting = {}, {}, {}, {}
 local seen, earlier = {}, false
-local at = 5
+local at = 6
 while at <= #ARGV do
   local id, payload, priority, due, extra =
     ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
@@ -123,6 +145,15 @@ if #waiting > 0 then
 end
 if awake == 0 and (#ready > 0 or earlier) then
   redis.call('LPUSH', wake, '1')
+end
+if name then
+  if was ~= '-' then
+    redis.call('ZADD', KEYS[6], next_ms, name)
+  end
+  redis.call('HSET', KEYS[7], 'last_planned', planned, 'last_at', now)
+  if #rows > 0 then
+    redis.call('HSET', KEYS[7], 'last_job', ARGV[6])
+  end
 end
 tally('enqueued', #rows)
 verdicts = table.concat(verdicts)

@@ -11,6 +11,7 @@
 -- KEYS[9]  limiter   string  claims in the running window
 -- KEYS[10] trail     stream  what happened
 -- KEYS[11] onward    hash    jobs of chains that are to be admitted to other queues
+-- KEYS[12] repeat    zset    names of schedules; a record stands beside it for each, repeat:<name>
 --
 -- ARGV[1] jobs   prefix of the rows
 -- ARGV[2] force  '1' to delete held jobs as well
@@ -73,5 +74,9 @@ for back = 0, 2880 do
   minutes[#minutes + 1] = metrics .. ':' .. (math.floor(now / 60000) - back)
 end
 redis.call('DEL', unpack(minutes))
+local schedules = redis.pcall('ZRANGE', KEYS[12], 0, -1)
+for _, name in ipairs(schedules.err and {} or schedules) do
+  redis.call('DEL', KEYS[12] .. ':' .. name)
+end
 redis.call('DEL', unpack(KEYS))
 return 0

@@ -8,6 +8,7 @@
 -- KEYS[6] trail    stream  what happened; capped
 -- KEYS[7] schedule zset    ids waiting for a time; for the jobs of a chain
 -- KEYS[8] onward   hash    jobs of chains that are to be admitted to other queues
+-- KEYS[9] repeat   zset    names of schedules, scored by their next time in ms
 --
 -- ARGV[1] jobs        prefix of the rows
 -- ARGV[2] trail_max   entries that the trail keeps, about; 0 for no trail
@@ -15,9 +16,10 @@
 -- ARGV[4] batch       how many at most
 -- ARGV[5] dead_max    how many dead jobs are kept; the oldest go first
 --
--- Returns {next_ms, ids back in pending, ids now dead, onward}. next_ms is the time until the next
---         lease may lapse, -1 when no job is held; onward is how many jobs are to be admitted to
---         other queues.
+-- Returns {next_ms, ids back in pending, ids now dead, onward, tick_ms}. next_ms is the time until
+--         the next lease may lapse, -1 when no job is held; onward is how many jobs are to be
+--         admitted to other queues; tick_ms the time until the next time of a schedule, -1 when
+--         there is none.
 --
 -- The token stays as it is: the next claim raises it, which shuts the old holder out. Until
 -- then the old holder may still complete the job, and nothing else.
@@ -27,12 +29,19 @@ local metrics, trail, schedule, onward = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local jobs, trail_max = ARGV[1], tonumber(ARGV[2])
 local max_stalls, batch, dead_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 
-if redis.call('ZCARD', active) == 0 then  -- an idle queue costs one look
-  return {-1, {}, {}, redis.call('HLEN', onward)}
-end
-
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- The ms until the next time of a schedule: the sweep that looks here anyway need not ask.
+local function until_tick()
+  local first = redis.pcall('ZRANGE', KEYS[9], 0, 0, 'WITHSCORES')
+  first = not first.err and tonumber(first[2] or '')
+  return first and first < math.huge and math.min(math.max(first - now, 0), 86400000) or -1
+end
+
+if redis.call('ZCARD', active) == 0 then  -- an idle queue costs three looks
+  return {-1, {}, {}, redis.call('HLEN', onward), until_tick()}
+end
 
 local function tally(name, n)
   if n > 0 then
@@ -259,4 +268,4 @@ tally('reaped', #back)
 tally('dead', #died)
 local first = redis.call('ZRANGE', active, 0, 0, 'WITHSCORES')[2]
 first = first and math.max(tonumber(first) - now, 0) or -1
-return {first, back, died, redis.call('HLEN', onward)}
+return {first, back, died, redis.call('HLEN', onward), until_tick()}

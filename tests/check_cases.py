@@ -21,6 +21,7 @@ REDIS = "django_redis.cache.RedisCache"
 CORE = "django.core.cache.backends.redis.RedisCache"
 LOCMEM = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}
 BACKEND = "django_emq.backend.EMQBackend"
+MARK = "tests.probe.tasks.mark"
 URL = "redis://127.0.0.1:6379/1"
 CLUSTER = "django_emq.cluster.ClusterConnectionFactory"
 VALKEY = {
@@ -133,6 +134,10 @@ FIRES: list[tuple[str, dict[str, Any]]] = [
     ("E016", {"emq": {"MIDDLEWARE": ["tests.check_cases.nothing_here"]}}),
     ("E016", {"emq": {"MIDDLEWARE": ["no.such.module"]}}),
     ("E016", {"emq": {"MIDDLEWARE": ["tests.check_cases.__name__"]}}),
+    ("E030", {"emq": {"SCHEDULES": {"x": {"task": "no.such.task", "every": 60}}}}),
+    ("E030", {"emq": {"SCHEDULES": {"x": {"task": MARK, "every": 60, "queue": "emq"}}}}),
+    ("E011", {"emq": {"SCHEDULES": {"x": {"task": MARK, "cron": "61 * * * *"}}}}),
+    ("E011", {"emq": {"SCHEDULES": {"x": {"task": MARK, "cron": "@daily", "tz": "Mars"}}}}),
     ("E013", {"emq": {"QUEUES": {"numbered": {"PARTITIONS": 2}}}}),
     ("E020", {"tasks": {"BACKEND": BACKEND, "OPTIONS": {"RESULT_TLL": 60}}}),
     ("E020", {"tasks": {"BACKEND": "tests.check_cases.OwnBackend", "OPTIONS": {"LEASE": 60}}}),
@@ -224,6 +229,7 @@ SILENT: list[tuple[str, dict[str, Any]]] = [
     ("E010 E011", {"emq": {"LEASE": 60, "QUEUES": {"mail": {"LEASE": 60}}}}),
     ("E012", {"emq": {"PREFIX": "shop", "DEFAULT_QUEUE": "emq"}}),
     ("E016", {"emq": {"MIDDLEWARE": ["tests.probe.around.counted"]}}),
+    ("E030", {"emq": {"SCHEDULES": {"x": {"task": MARK, "every": 60}, "y": None}}}),
     ("E012 E013", {"emq": {"QUEUES": {"mail": {"PARTITIONS": 2}, "numbered": {}, "mail.x": {}}}}),
     ("E020", {"tasks": {"BACKEND": "no.such.Backend", "OPTIONS": {"RESULT_TLL": 60}}}),
     (

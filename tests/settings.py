@@ -18,6 +18,9 @@ DATABASES["other"] = {**DATABASES["default"], "NAME": OTHER, "TEST": {"NAME": OT
 # To run the suite under other options of the alias: EMQ_ALIAS='{"OPTIONS": {…}}' make test
 CACHES["emq"] |= json.loads(os.environ.get("EMQ_ALIAS", "{}"))
 
+# More settings of the queue, for a process that a test starts.
+EMQ = {**EMQ, **json.loads(os.environ.get("EMQ_MORE", "{}"))}
+
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 # Django's tasks API. One attempt, as the suite for backends asks for.

@@ -36,7 +36,7 @@ def hang(client, queue, *payloads, field="on_success", **options):
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
-def test_B51_payloads_of_chains_are_opaque(client, queue, payload):
+def test_payloads_of_chains_are_opaque(client, queue, payload):
     """A payload that waited inside of a row comes out byte for byte, before what is left to it."""
     job_id, (next_id,) = hang(client, queue, payload)
     scripts.complete(client, queue, [(job_id, 1, '{"n":[9007199254740993,1.0,[]]}')])

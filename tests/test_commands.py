@@ -80,7 +80,7 @@ def test_a_foreign_version_stops_the_worker(redis):
 def test_reaper_with_nothing_to_do(capsys):
     """--once sweeps all queues once and ends."""
     call_command("emq_reaper", "--once")
-    assert capsys.readouterr().out == "reaped 0, dead 0, promoted 0, trimmed 0\n"
+    assert capsys.readouterr().out == "reaped 0, dead 0, promoted 0, ticked 0, trimmed 0\n"
 
 
 def test_reaper_trims_the_morgue(queue, settings, capsys):

@@ -20,6 +20,7 @@ from django.test import override_settings
 from django_emq import conf
 from django_emq.backoff import DEFAULT, Exponential, Fixed
 from django_emq.conf import NAMES, Problem, QueueSettings, Settings
+from django_emq.plans import Plan
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -90,6 +91,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         "ON_COMMIT": True,
         "OUTBOX": "default",
         "MIDDLEWARE": ["shop.jobs.timing"],
+        "SCHEDULES": {"digest": {"task": "shop.tasks.digest", "cron": "@daily"}, "poll": None},
         "QUEUES": {"mail": {"LEASE": 60}},
     }
     assert set(settings.EMQ) == set(NAMES)
@@ -117,6 +119,7 @@ def test_every_setting_is_read(settings: Any) -> None:
         on_commit=True,
         outbox="default",
         middleware=("shop.jobs.timing",),
+        schedules={"digest": Plan(task="shop.tasks.digest", cron="@daily"), "poll": None},
         queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05, True, "default")},
     )
 

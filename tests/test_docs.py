@@ -22,7 +22,7 @@ import pytest
 from django.core.management import BaseCommand, find_commands, load_command_class
 
 import django_emq as emq
-from django_emq import chains, conf, exceptions, inspector, keys, registry, scripts
+from django_emq import chains, conf, exceptions, inspector, keys, registry, schedules, scripts
 from django_emq.conformance.tasks import nothing
 from django_emq.exceptions import InvalidArguments
 from django_emq.ids import mint
@@ -150,11 +150,13 @@ def test_python_blocks_compile(block: Block) -> None:
     compile(f"{{{block.text}}}" if entry else block.text, place(block), "exec")
 
 
-# Those of effects.md need tables and a job: tests/test_effects_docs.py.
+# Those of effects.md need tables and a job: tests/test_effects_docs.py. Those of tutorial.md are
+# files of an example: tests/orders/test_tutorial.py.
 RUNNABLE = [
     b
     for b in PYTHON
-    if b.page.name not in ("README.md", "effects.md") and "import django_emq as emq" in b.text
+    if b.page.name not in ("README.md", "effects.md", "tutorial.md")
+    and "import django_emq as emq" in b.text
 ]
 
 
@@ -162,6 +164,7 @@ RUNNABLE = [
 def test_self_contained_blocks_run(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block that imports what it needs runs, and its assertions hold."""
     monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    monkeypatch.setattr(schedules, "_decorated", {})
     module = types.ModuleType(f"docs_{block.line}")
     exec(compile(block.text, place(block), "exec"), module.__dict__)
 
@@ -367,8 +370,8 @@ def test_fields_of_rows_are_all_there(client, queue: str, settings) -> None:
     job = nothing.using(queue_name=queue, priority=1, run_after=past, **options).enqueue()
     next_one = chains.packed([chains.packed(["", mint(), "{}", 0, ""])])
     links = {"on_success": next_one, "on_failure": next_one, "after": "JOB0", "ties": 1}
-    own = {"fence_key": "x", "dead_ms": 1}
-    client.raw.hset(queue_keys(queue).job(job.id), mapping=own | links)
+    further = {"fence_key": "x", "dead_ms": 1, "planned_at": 1, "schedule": "x"}
+    client.raw.hset(queue_keys(queue).job(job.id), mapping=further | links)
     scripts.wait(client, queue, job.id, "one")
 
     requests = itertools.count()
@@ -450,7 +453,11 @@ def test_settings_in_the_readme_are_those_of_the_code() -> None:
     defaults = {field.name.upper(): field.default for field in fields(conf.Settings)}
     for name, default, _ in table:
         value = ast.literal_eval(default.strip("`"))
-        if name not in ("`BACKOFF`", "`QUEUES`"):  # a policy and a mapping: shown as one sets them
+        if name not in (
+            "`BACKOFF`",
+            "`SCHEDULES`",
+            "`QUEUES`",
+        ):  # a policy and a mapping: shown as one sets them
             assert value == defaults[name.strip("`")], name
 
 
@@ -473,7 +480,7 @@ def test_keys_are_all_explained() -> None:
     spelled = {getattr(queue, f.name).removeprefix(queue.base) for f in fields(queue)}
     spelled -= {"q", "", "job:", "fence:"}
     spelled |= {"job:<id>", "fence:<key>", "metrics:<minute>", "sent:<producer>", "claims:<worker>"}
-    spelled |= {queue.logs("<id>").removeprefix(queue.base)}
+    spelled |= {queue.logs("<id>").removeprefix(queue.base), "repeat:<name>"}
     spelled |= {queue.waiter("<name>").removeprefix(queue.base)}
     spelled |= {reserve.version, reserve.queues, reserve.workers, reserve.worker("<id>")}
     spelled |= {reserve.word("<id>")}

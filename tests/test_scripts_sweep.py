@@ -52,7 +52,7 @@ def test_reap_tells_what_it_did(client, queue):
     claim_some(client, queue, 3)
     for job_id in (back, doomed):
         extend(client, queue, job_id, 1, lease_ms=0)
-    next_ms, returned, dead, _ = scripts.reap(client, queue, max_stalls=1)
+    next_ms, returned, dead, *_ = scripts.reap(client, queue, max_stalls=1)
     assert (returned, dead) == ([back], [doomed])
     assert 59_000 < next_ms <= 60_000
     assert list(members(client, queue, "active")) == [held]

@@ -124,7 +124,7 @@ class Sandbox:
                     payload = inspector.row(self._client, name, row.id)["payload"]
                     due_in = max(row.left_s or 0.0, 0.0)
                     call = decode(payload.encode())
-                    found.append(Waiting(row.id, name, call.task, call.args, call.kwargs, due_in))
+                    found.append(Waiting(row.id, name, *call[:3], due_in))
         return found
 
     def assert_enqueued(

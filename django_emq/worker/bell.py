@@ -136,7 +136,7 @@ class Wake:
 
     def arm(self) -> None:
         """Send what is not under way. Raises an EmqError when that fails."""
-        if self._turns.split:  # none may always be the last
+        if not self._turns.fixed:  # none may always be the last
             places = {self._keys[queue]: at for at, queue in enumerate(self._turns.all())}
             for pop in self._pops:
                 pop.order(places)

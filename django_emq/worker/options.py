@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .. import registry
 from ..conf import settings
+from ..partitions import folded
 
 WINDOW = 0.05  # seconds of work that may wait in a worker in front of its runners
 BEAT = 10.0  # seconds between two looks of an idle worker that nothing has woken
@@ -34,6 +36,8 @@ class WorkerOptions:
     name: str = field(default_factory=default_name)
     sweep: bool = True
     health_file: str = ""
+    # By queue, a queue with partitions as a whole; none to serve them in their order.
+    weights: Mapping[str, int] = field(default_factory=dict)
     # The random part keeps two workers of one name from being taken for one claimer.
     mark: str = field(default_factory=lambda: secrets.token_hex(3))
 
@@ -41,6 +45,13 @@ class WorkerOptions:
     def worker_id(self) -> str:
         """What rows and the list of workers call this worker."""
         return f"{self.name}-{self.mark}"
+
+    @property
+    def served(self) -> str:
+        """Its queues, for people: ``mail:3, default``."""
+        names = folded(self.queues)
+        weights = {name: self.weights.get(settings().whole(name), 1) for name in names}
+        return ", ".join(f"{n}:{w}" if w > 1 else n for n, w in weights.items())
 
     @property
     def lease_ms(self) -> int:

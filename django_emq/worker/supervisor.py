@@ -20,7 +20,6 @@ from .. import scripts
 from ..connections import connect
 from ..exceptions import EmqError, Refused, VersionFence
 from ..log import Outage, get_logger
-from ..partitions import folded
 from ..reaper import Reaper
 from .bell import Bell
 from .child import SIGNALS, make_page, run_child, watch_signals
@@ -112,8 +111,7 @@ class Supervisor:
             self._kill_children()
         if not self._said and self.children and all(c.page.is_ready for c in self._living()):
             self._said = True
-            queues = ", ".join(folded(self.options.queues))
-            self.say(f"worker {self.options.name} ready: {queues}")
+            self.say(f"worker {self.options.name} ready: {self.options.served}")
         if now >= self._outage.retry_at:
             self._call(now)
         self._sleep()

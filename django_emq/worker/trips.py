@@ -79,7 +79,7 @@ class Trips:
         self.awaited: dict[Claimed, Callable[[Any], None]] = {}
         self.dry = False
         self.woken: set[str] = set()
-        self.turns = Turns(options.queues)
+        self.turns = Turns(options.queues, options.weights)
         self.look = set(options.queues)
         self.look_at = 0.0  # when a dry queue has more without a wake
         self._client = client
@@ -319,6 +319,7 @@ class Trips:
         if trip.whole:  # else not all have said when they have more
             self.look_at = monotonic() + BEAT * 2
         left, counted = trip.want, trip.want > 0
+        given: dict[str, int] = {}
         answer: Claims | EmqError = first
         for number, ask in enumerate(trip.asks):
             if number:
@@ -334,9 +335,12 @@ class Trips:
                     continue
                 return
             del self._requests[ask]
+            if left > 0:
+                given[ask[0]] = len(answer.jobs)
             left -= len(answer.jobs)
             self.turns.told(ask[0], rich=counted and left <= 0)
             self._take(ask[0], answer)
+        self.turns.took(given)
         self.dry = counted and left > 0
 
     def _take(self, queue: str, claims: Claims) -> None:

@@ -35,14 +35,14 @@ def test_34_stalled(client, queue):
     claim_one(client, queue, lease_ms=30)
     assert "stalls" not in row(client, queue, job_id)
     wire.pass_ms(client, 80)
-    _, recovered, dead, _ = scripts.reap(client, queue, max_stalls=2)
+    _, recovered, dead, *_ = scripts.reap(client, queue, max_stalls=2)
     assert (recovered, dead) == ([job_id], [])
     assert row(client, queue, job_id)["stalls"] == "1"
     assert inspector.state(client, queue, job_id) == "pending"
 
     assert given(claim_one(client, queue, lease_ms=30)) == (job_id, "work", 2)
     wire.pass_ms(client, 80)
-    _, recovered, dead, _ = scripts.reap(client, queue, max_stalls=2)
+    _, recovered, dead, *_ = scripts.reap(client, queue, max_stalls=2)
     assert (recovered, dead) == ([], [job_id])
     fields = row(client, queue, job_id)
     assert fields["state"] == inspector.state(client, queue, job_id) == "dead"

@@ -11,6 +11,7 @@ import django_emq as emq
 from django_emq import chains, rights, scripts
 from django_emq.keys import queue_keys, reserve_keys
 from django_emq.reaper import Reaper
+from django_emq.repeats import Entry
 from tests.conformance import wire
 from tests.conformance.wire import claim_one, enqueue_one, enqueue_some, lapse, pass_ms
 
@@ -105,6 +106,12 @@ def live(client, queue):
     call_command("emq_fsck", "--repair", queue)
     client.raw.set(queue_keys(queue).metrics + ":1", "x")
     call_command("emq_fsck", "--repair", queue)
+    scripts.repeat_register(client, queue, "a", every_ms=60_000, template="x", first_ms=0)
+    scripts.repeat_register(client, queue, "b", every_ms=1, template="x", first_ms=0)
+    scripts.declare(client, queue, "code", [Entry("c", 1, {"every_ms": 1, "source": "code"})])
+    Reaper(client, (queue,), interval=1).run_once()
+    scripts.repeat_advance(client, queue, "a", 0, by="anna")
+    scripts.repeat_cancel(client, queue, "a")
     scripts.pause(client, queue)
     scripts.resume(client, queue)
     scripts.pause(client, queue)
@@ -144,7 +151,7 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
         for key in touched - set(declared):
             base = key[: key.index("}") + 2]
             assert re.fullmatch(
-                r"job:[0-9A-Za-z]+(:logs)?|waiter:one|metrics:\d+|fence:a|worker:w",
+                r"job:[0-9A-Za-z]+(:logs)?|waiter:one|metrics:\d+|fence:a|worker:w|repeat:\w+",
                 key[len(base) :],
             ), name
             assert any(one.startswith(base) for one in declared) or name == "mend", (name, key)

@@ -243,7 +243,7 @@ class Machine(RuleBasedStateMachine):
     def complete(self, picks, keep_ms, said):
         items = [(*self.item(pick), "42") for pick in picks]
         if said:
-            self.do("log", *items[0][:2], "the last line")
+            self.do("log", [(*items[0][:2], "the last line")])
         self.do("complete", items, keep_ms=keep_ms)
 
     @rule(picks=some, wait=units, maximum=st.integers(1, 3), trace=st.sampled_from(("", "trace")))

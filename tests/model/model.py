@@ -120,7 +120,7 @@ class Swept(Fenced):
         self.count("promoted", len(ready))
         return len(ready)
 
-    def reap(self, *, max_stalls: int, batch: int = 500) -> tuple[Any, list[str], list[str]]:
+    def reap(self, *, max_stalls: int, batch: int = 500) -> tuple[Any, ...]:
         back, dead = [], []
         for job in self.lapsed("active", batch):
             stalls = job.number("stalls", 0) + 1
@@ -139,7 +139,8 @@ class Swept(Fenced):
         self.count("dead", len(dead))
         self.keep_cap()
         held = self.inside("active")
-        return self._until(held[0].score) if held else -1, back, dead
+        # No chains and no schedules here.
+        return self._until(held[0].score) if held else -1, back, dead, 0, -1
 
     def trim(self, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
         over = self.lapsed("done", batch)

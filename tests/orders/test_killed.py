@@ -65,7 +65,7 @@ def test_a_bank_that_is_away_for_a_while(client, shop):
     assert shop_says("place", "2").count("job JOB") == 2
     with Worker("reports", *WORK, **SHOP) as worker:
         wait_until(lambda: inspector.totals(client, "orders").get("failed", 0) >= 2)
-        told = shop_says("list")
+        told = shop_says("show")
         assert told.count("not paid, not invoiced; job ") == 2
         assert told.count(" after orders.bank.BankAway: 503 Service Unavailable\n") == 2
         our_bank().away.unlink()
@@ -77,5 +77,5 @@ def test_a_bank_that_is_away_for_a_while(client, shop):
         worker.terminate()
         assert worker.wait() == 0, worker.output
     assert sorted(our_bank().charges()) == [500, 501]
-    assert shop_says("list").count(", invoiced; job done") == 2
+    assert shop_says("show").count(", invoiced; job done") == 2
     assert Sales.objects.values_list("day", "orders", "cents").get() == (day, 2, 1001)

@@ -1,4 +1,4 @@
-"""The shop's own tests: what it promises, run in the transaction of each test."""
+"""What the shop promises, run in the transaction of each test."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +15,7 @@ from orders.tasks import report, take_payment
 from django_emq.testing import EmqMixin
 
 
-class ShopTests(EmqMixin, TestCase):
+class ShopCase(EmqMixin, TestCase):
     def setUp(self):
         super().setUp()
         folder = self.enterContext(TemporaryDirectory())
@@ -26,6 +26,8 @@ class ShopTests(EmqMixin, TestCase):
         with self.emq.commits():
             return place(Order(email="ada@example.org", article="tea", cents=500))
 
+
+class OrderTests(ShopCase):
     def test_an_order_is_paid_and_invoiced(self):
         order = self.place()
         job = self.emq.assert_enqueued(take_payment, args=[order.pk], count=1)
@@ -52,6 +54,8 @@ class ShopTests(EmqMixin, TestCase):
         self.assertEqual(Order.objects.get().payment, "PAY-1")
         self.assertEqual(len(mail.outbox), 1)
 
+
+class CrashTests(ShopCase):
     def test_an_order_is_paid_once_whatever_happens(self):
         charges = []
 
@@ -65,6 +69,8 @@ class ShopTests(EmqMixin, TestCase):
         tried = self.emq.explore(self.place, check)
         self.assertGreater(len(tried), 15)
 
+
+class ReportTests(ShopCase):
     def test_a_slow_report_does_not_write_over_a_newer_one(self):
         self.place()
         self.emq.run_until_empty()

@@ -117,6 +117,13 @@ def mark_job():
 
 
 @emq.task
+def mark_planned():
+    """Leave the time that the job stands for, in seconds since 1970."""
+    planned = emq.current_job().planned_at
+    _append(planned and f"{planned.timestamp():.0f}")
+
+
+@emq.task
 async def aprobe(x):
     await asyncio.sleep(0)
     _append(x)

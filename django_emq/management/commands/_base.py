@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import unicodedata
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Iterable
@@ -75,6 +76,27 @@ def read_queues(names: Iterable[str]) -> tuple[str, ...]:
     except EmqError as error:
         raise CommandError(str(error)) from error
     return queues
+
+
+def read_weights(names: Iterable[str]) -> tuple[tuple[str, ...], dict[str, int]]:
+    """The queues given as ``mail:3 default``, each once, and the weights that are given.
+
+    Partitions of a queue have one weight together, under its name.
+    """
+    weights: dict[str, int] = {}
+    pairs = [name.partition(":") for name in names]
+    queues = read_queues(queue for queue, _, _ in pairs)
+    for queue, colon, number in pairs:
+        if not colon:
+            continue
+        if not re.fullmatch("[1-9][0-9]{0,2}", number):
+            raise CommandError(
+                f"The weight of queue {queue!r} is {number!r}. Use a whole number from 1 to 999."
+            )
+        whole = settings().whole(queue)
+        if weights.setdefault(whole, int(number)) != int(number):
+            raise CommandError(f"Queue {whole!r} has two weights. Give it one.")
+    return queues, weights
 
 
 def all_parts(client: Client, names: Iterable[str], *, busy: bool = False) -> tuple[str, ...]:

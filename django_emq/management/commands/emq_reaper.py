@@ -23,8 +23,8 @@ from ._base import EmqCommand, all_parts, positive, read_queues, seconds
 
 QUEUES_MAX = 100  # whose keys are asked about at the start
 HELP = """\
-Sweep queues: take back jobs whose worker is lost, make due jobs ready, trim the morgue, and push
-what waits in the outbox, where one is used.
+Sweep queues: take back jobs whose worker is lost, make due jobs ready, tick schedules, trim the
+morgue, and push what waits in the outbox, where one is used.
 
   manage.py emq_reaper                        all queues, every 2 seconds
   manage.py emq_reaper mail --interval 0.5    one queue, twice a second
@@ -82,6 +82,7 @@ class Command(EmqCommand):
     def once(self, reaper: Reaper) -> None:
         """Sweep every queue until nothing is left to do."""
         try:
+            reaper.declare()
             for queue in reaper.queues or tuple(inspector.queues(reaper.client)):
                 reaper.sweep(queue, seconds=math.inf)
             relays = relay.Relay(reaper.client, relay.watched())
@@ -95,5 +96,5 @@ class Command(EmqCommand):
         """What was done, in one line."""
         return (
             f"reaped {reaper.returned}, dead {reaper.dead}, promoted {reaper.promoted}, "
-            f"trimmed {reaper.trimmed}"
+            f"ticked {reaper.ticker.fired}, trimmed {reaper.trimmed}"
         )

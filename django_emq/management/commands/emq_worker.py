@@ -15,19 +15,20 @@ from django.core.management.base import CommandError
 from django_emq import connections, doctor, inspector, registry, rights, scripts
 from django_emq.conf import settings
 from django_emq.exceptions import EmqError
-from django_emq.partitions import folded
 from django_emq.worker.child import make_page, run_child
 from django_emq.worker.housekeeper import Housekeeper
 from django_emq.worker.options import WorkerOptions, default_name, lease_of
 from django_emq.worker.supervisor import Supervisor
 
-from ._base import EmqCommand, all_parts, natural, positive, read_queues, seconds
+from ._base import EmqCommand, all_parts, natural, positive, read_weights, seconds
 
 HELP = """\
-Run jobs of one or more queues. The first queue is served first.
+Run jobs of one or more queues. The first queue is served first: the next one has its turn only
+while the first has nothing ready. With weights all have their turns.
 
   manage.py emq_worker                        the default queue, one process
   manage.py emq_worker mail reports           two queues, mail before reports
+  manage.py emq_worker mail:3 default:1       three jobs of mail for each one of default
   manage.py emq_worker events.3               one partition of a queue that has PARTITIONS
   manage.py emq_worker --processes 4          four processes under one supervisor
   manage.py emq_worker --threads 8            for jobs that wait: eight at once in a process
@@ -46,7 +47,12 @@ class Command(EmqCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add = parser.add_argument
-        add("queues", nargs="*", metavar="queue", help="queues to serve, the first one first")
+        add(
+            "queues",
+            nargs="*",
+            metavar="queue",
+            help="queues to serve, the first one first; QUEUE:N gives weights",
+        )
         add("--processes", type=natural, default=1, metavar="N", help="child processes (default 1)")
         add(
             "--threads", type=positive, default=1, metavar="N", help="jobs at once in a process (1)"
@@ -89,8 +95,8 @@ class Command(EmqCommand):
         if options["reload"]:
             self.reload()
             return
-        names = read_queues(options["queues"]) or (settings().default_queue,)
-        worker = self.read(options, names)
+        names, weights = read_weights(options["queues"] or [settings().default_queue])
+        worker = replace(self.read(options, names), weights=weights)
         try:
             rights.demand(connections.client(), worker.queues, rights.WORKER)
             worker = replace(worker, queues=all_parts(connections.client(), names, busy=True))
@@ -145,7 +151,7 @@ class Command(EmqCommand):
 
     def run_here(self, worker: WorkerOptions) -> int:
         """Run everything in this process."""
-        self.say(f"worker {worker.name} ready: {', '.join(folded(worker.queues))}")
+        self.say(f"worker {worker.name} ready: {worker.served}")
         page = make_page(worker)
         house = Housekeeper(connections.client(), worker, page)
         thread = threading.Thread(target=house.run, name="emq-housekeeper", daemon=True)

@@ -11,35 +11,50 @@ from django.utils import timezone
 
 import django_emq as emq
 from django_emq import connections, inspector
+from orders import shop, tasks
+from orders.bank import our_bank
 from orders.models import Order
-from orders.shop import place
-from orders.tasks import report
 
 
 class Command(BaseCommand):
-    help = "Place orders, list them, or have a day added up."
+    help = "Place orders, look at them, or have a day added up."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        placing = verbs.add_parser("place", help="place so many orders")
-        placing.add_argument("count", type=int, nargs="?", default=1)
-        verbs.add_parser("list", help="all orders, and where the job of each is")
-        reporting = verbs.add_parser("report", help="add up a day, yesterday by default; for cron")
-        reporting.add_argument("day", type=date.fromisoformat, nargs="?")
+        place = verbs.add_parser("place", help="place so many orders")
+        place.add_argument("count", type=int, nargs="?", default=1)
+        verbs.add_parser("show", help="all orders, and where the job of each is")
+        verbs.add_parser("count", help="how many orders there are, and how many charges")
+        report = verbs.add_parser("report", help="add up a day, yesterday by default; for cron")
+        report.add_argument("day", type=date.fromisoformat, nargs="?")
 
     def handle(self, *args: Any, verb: str, **options: Any) -> None:
-        if verb == "place":
-            for number in range(options["count"]):
-                order = Order(email="ada@example.org", article="tea", cents=500 + number)
-                self.stdout.write(f"{place(order)}: job {order.job}")
-        elif verb == "report":
-            day = options["day"] or timezone.localdate() - timedelta(days=1)
-            self.stdout.write(f"job {report(day).id}")
-        else:
-            for order in Order.objects.order_by("pk"):
-                invoice = "invoiced" if order.invoiced_at else "not invoiced"
-                paid = order.payment or "not paid"
-                self.stdout.write(f"{order}: {order.price}, {paid}, {invoice}; {where(order)}")
+        for line in getattr(self, verb)(**options):
+            self.stdout.write(line)
+
+    def place(self, count: int, **options: Any) -> list[str]:
+        lines = []
+        for number in range(count):
+            order = Order(email="ada@example.org", article="tea", cents=500 + number)
+            lines.append(f"{shop.place(order)}: job {order.job}")
+        return lines
+
+    def show(self, **options: Any) -> list[str]:
+        lines = []
+        for order in Order.objects.order_by("pk"):
+            invoice = "invoiced" if order.invoiced_at else "not invoiced"
+            lines.append(f"{order}: {order.payment or 'not paid'}, {invoice}; {where(order)}")
+        return lines
+
+    def count(self, **options: Any) -> list[str]:
+        paid = Order.objects.exclude(payment="").count()
+        invoiced = Order.objects.exclude(invoiced_at=None).count()
+        charges = len(our_bank().charges())
+        return [f"{charges} charges; {paid} of {Order.objects.count()} paid, {invoiced} invoiced"]
+
+    def report(self, day: date | None, **options: Any) -> list[str]:
+        yesterday = timezone.localdate() - timedelta(days=1)
+        return [f"job {tasks.report(day or yesterday).id}"]
 
 
 def where(order: Order) -> str:
