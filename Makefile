@@ -42,6 +42,7 @@ lint: .venv/ready-lint  ## check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.check_mistyped
 
 messages: .venv/ready-test  ## gather the strings to translate and compile the catalogues (needs gettext)
 	cd django_emq && ../$(BIN)/django-admin makemessages -l de -l fr --add-location file --no-wrap

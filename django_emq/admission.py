@@ -10,15 +10,18 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from operator import attrgetter
 from time import monotonic
+from typing import Any
 
 from . import connections, scripts
 from .batches import Batch
 from .conf import Settings, settings
 from .connections import Client
 from .exceptions import EmqError, OutcomeUnknown, TooFewReplicas
-from .jobs import Job, NewJob
+from .jobs import Conflict, Job, NewJob
 from .registry import AnyTask
 from .waiting import Waiting
 
@@ -29,7 +32,8 @@ ROUND = 5000  # jobs in one round trip, about
 KNOWN = 60.0
 
 Lots = dict[str, list[NewJob]]
-Verdicts = dict[str, list[scripts.Verdict]]
+Verdict = scripts.Verdict | Conflict
+Verdicts = dict[str, list[Verdict]]
 # Jobs of one queue that were sent in one call, and how many replicas have them.
 Sent = tuple[str, list[NewJob], Waiting]
 
@@ -79,7 +83,7 @@ def _rounds(lots: Lots) -> Iterator[Lots]:
 
 def push(
     client: Client, queue: str, jobs: list[NewJob], waiting: Waiting | None = None
-) -> list[scripts.Verdict]:
+) -> list[Verdict]:
     """Admit up to 500 jobs of one queue, again if the reply is lost.
 
     :param waiting: what waits for replicas. While too few have the jobs, it keeps the name under
@@ -129,15 +133,44 @@ def _send(client: Client, waiting: Waiting | None, lots: Lots, producer: str) ->
     if len(lots) == 1:  # needs no pipeline
         ((queue, jobs),) = lots.items()
         way = waiting or client
-        return {queue: scripts.enqueue(way, queue, jobs, request=jobs[0].id, producer=producer)}
+        return {queue: verb_of(jobs)(way, queue, jobs, request=jobs[0].id, producer=producer)}
     batch = Batch(client)
     for queue, jobs in lots.items():
-        scripts.enqueue(batch, queue, jobs, request=jobs[0].id, producer=producer)
+        verb_of(jobs)(batch, queue, jobs, request=jobs[0].id, producer=producer)
     answers = batch.send()
     failed = [answer for answer in answers if isinstance(answer, EmqError)]
     if failed:
         raise next((error for error in failed if isinstance(error, OutcomeUnknown)), failed[0])
     return dict(zip(lots, answers, strict=True))
+
+
+def verb_of(jobs: Iterable[NewJob]) -> Callable[..., Any]:
+    """The verb that admits these jobs; the plain one knows nothing of unique keys."""
+    return scripts.enqueue_unique if any(map(_unique_of, jobs)) else scripts.enqueue
+
+
+_unique_of = attrgetter("unique")
+
+
+def came_in(verdict: Verdict) -> bool:
+    """Whether the server has the job by this call, or by the same one sent before."""
+    if isinstance(verdict, Conflict):
+        return verdict.word != "duplicate"
+    return not isinstance(verdict, EmqError)
+
+
+def job_after(job: Job, verdict: Verdict) -> Job:
+    """The job, as enqueue answers it after this verdict."""
+    if isinstance(verdict, EmqError):
+        return replace(job, status="refused", error=verdict)
+    if not isinstance(verdict, Conflict):
+        return job if verdict == 1 else replace(job, status="duplicate")
+    other = verdict.holder
+    if verdict.word == "duplicate":  # what was to follow this job does not come either
+        return Job(other, job.queue, job.task, "duplicate", holder=other)
+    return replace(
+        job, status="replaced" if verdict.word == "replaced" else "enqueued", holder=other
+    )
 
 
 # -- replicas ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -24,7 +24,7 @@ from .inspector._read import instant, number, text
 from .jobs import Job, decode
 from .listening import BEAT, Listener, Pause, Pop
 from .notes import Progress, read_progress
-from .registry import Seconds
+from .times import Seconds, seconds_of
 
 FIELDS = (
     "attempts", "state", "payload", "failures", "progress", "last_error", "traceback",
@@ -50,8 +50,8 @@ class Result:
     :ivar attempts: how often it was claimed. :ivar failures: how often it failed.
     :ivar value: what its task returned, where that was kept; None while it is not done.
     :ivar error: the last error, one line. :ivar traceback: where it was raised.
-    :ivar ended_by: of a job that is gone, what a waiter heard: ``done``, ``discarded`` or
-        ``removed``.
+    :ivar ended_by: of a job that is gone, what a waiter heard: ``done``, ``discarded``,
+        ``removed`` or ``replaced``.
     """
 
     id: str
@@ -123,6 +123,7 @@ _GONE = {
     "done": "Job %s was completed, and its result is not kept. Give its task a result_ttl.",
     "discarded": "Job %s was dropped by its task.",
     "removed": "Job %s was removed by an operator.",
+    "replaced": "Job %s had to go for another one with the same unique key.",
     "": (
         "Nothing of job %s is there: it was completed, dropped or removed, or waits for a commit "
         "or for the job before it. The result_ttl of its task says how long its result is kept."
@@ -196,7 +197,7 @@ def _course(known: Result, timeout: Seconds | None) -> Course:
     """The steps of a wait; each is called or awaited by who drives it, and its answer sent in."""
     if known.ended and known.state != "gone":
         return known
-    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    seconds = None if timeout is None else seconds_of(timeout)
     end = None if seconds is None else monotonic() + seconds
     look = partial(_look, known.id, [known.queue] if known.queue else None)
     if not known.queue or (seconds is not None and seconds <= 0):

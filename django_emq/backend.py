@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 from django.apps import apps
 from django.conf import settings
@@ -36,8 +37,9 @@ from .compat import (
 from .exceptions import EmqError
 from .ids import is_job_id, minted_at
 from .performing import EMQContext, performer
-from .registry import Seconds
+from .registry import Unique
 from .task_options import TaskOptions, messages, read_options
+from .times import Seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,6 +72,11 @@ class EMQTask(AnyTask):
     on_commit: bool | str | None = None
     outbox: bool | str | None = None
     partition_key: str | None = None
+    unique: Unique = None
+    unique_for: Seconds | None = None
+    unique_until: str | None = None
+    on_conflict: str | None = None
+    max_wait: Seconds | None = None
 
     def using(
         self,
@@ -158,17 +165,25 @@ class EMQBackend(BaseTaskBackend):
             **own,
         )
         object.__setattr__(made, "fields", made.fields + row)
+        if made.rule is not None and task.takes_context:
+            object.__setattr__(made, "rule", replace(made.rule, skip=1))
         return made
 
     def enqueue(self, task: Task[P, R], args: Any, kwargs: Any) -> TaskResult[P, R]:
         """Enqueue a job of the task; see `queue.enqueue` for what it raises.
 
-        Arguments are made JSON first, so what the caller sees is what the worker gets.
+        Arguments are made JSON first, so what the caller sees is what the worker gets. Where
+        another job holds its unique key, the result is that of the other job.
         """
         self.validate_task(task)
         args, kwargs = _json(args), _json(kwargs)
         face = self.face(task, self.emq_options)
         job = queue.enqueue(face, *args, **kwargs)
+        is_new = job.status != "duplicate"
+        if not is_new:
+            with suppress(TaskResultDoesNotExist):  # it has ended, and its row is gone
+                known: Any = self.get_result(job.id)
+                return cast("TaskResult[P, R]", known)
         if isinstance(task.run_after, timedelta):
             row = dict(zip(face.fields[::2], face.fields[1::2], strict=True))
             task = replace(task, run_after=datetime.fromisoformat(row["run_after"]))
@@ -186,7 +201,8 @@ class EMQBackend(BaseTaskBackend):
             errors=[],
             worker_ids=[],
         )
-        task_enqueued.send(type(self), task_result=result)
+        if is_new:
+            task_enqueued.send(type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> AnyResult:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from .batches import Batch
 from .connections import Client, Script, typed
 from .exceptions import EmqError, InvalidOption
+from .jobs import Conflict
 from .keys import Keys, queue_keys
 from .waiting import Waiting
 
@@ -22,10 +23,10 @@ Way = Client | Batch | Waiting
 BATCH_MAX = 1000
 
 NAMES = (
-    "audit beat bury cancel cas claim complete control declare discard drain enqueue extend forget "
-    "gate log mend obliterate onward pause progress promote reap register release remove "
-    "repeat_advance repeat_cancel repeat_due repeat_register reprocess requeue resume retry rights "
-    "snooze state trim unregister update wait"
+    "audit beat bury cancel cas claim complete control declare discard drain enqueue "
+    "enqueue_unique extend forget gate log mend obliterate onward pause progress promote reap "
+    "register release remove repeat_advance repeat_cancel repeat_due repeat_register reprocess "
+    "requeue resume retry rights snooze state trim unregister update wait"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 
@@ -38,6 +39,16 @@ def verdicts(reply: list[Any]) -> list[Any]:
 def texts(reply: list[Any]) -> list[Any]:
     """The same for verbs that answer a word a job."""
     return [typed(v) if isinstance(v, Exception) else v.decode() for v in reply]
+
+
+def answers(reply: list[Any]) -> list[Any]:
+    """The same for enqueue_unique: a number, or a word and the id of another job."""
+    return [_answer(v.decode()) if isinstance(v, bytes) else typed(v) for v in reply]
+
+
+def _answer(text: str) -> int | Conflict:
+    word, _, holder = text.partition(" ")
+    return Conflict(word, holder) if holder else int(word)
 
 
 def _same(reply: Any) -> Any:

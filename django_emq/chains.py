@@ -82,10 +82,12 @@ class Weaver:
         conf, task = self._conf, job.task
         queue = check_queue(task.queue or conf.default_queue, conf.prefix)
         job_id = mint()
+        unique = () if task.rule is None else task.rule.of(task.name, job.args, job.kwargs)
         if beside is not None and task.partition_key is None and conf.whole(beside) == queue:
             queue = beside
         elif conf.queues:
-            queue = partitions.place(conf, queue, job_id, task.partition_key)
+            key = unique.digest if unique else task.partition_key
+            queue = partitions.place(conf, queue, job_id, key)
         fields, marks = list(task.fields), dict[str, bool]()
         hung: dict[str, tuple[Job, ...]] = {}
         for name in ("on_success", "on_failure"):
@@ -105,7 +107,8 @@ class Weaver:
         payload = encode(task.name, job.args, job.kwargs, limit=conf.max_payload, marks=marks)
         if conf.sign_payloads:
             payload = signing.sealed(payload, job_id)
-        return Made(queue, NewJob(job_id, payload, task.priority, task.due, tuple(fields)), **hung)
+        new = NewJob(job_id, payload, task.priority, task.due, tuple(fields), unique)
+        return Made(queue, new, **hung)
 
     def _hang(self, job: Unsent, beside: str) -> Made:
         """Make a job that hangs on another one, within the bounds of what may hang there."""
@@ -115,6 +118,11 @@ class Weaver:
             raise InvalidOption(
                 f"More than {HUNG_MAX} jobs hang on one of {root}. Make the chain shorter; or does "
                 f"its on_success or on_failure lead back to {job.task.name}?"
+            )
+        if job.task.rule is not None:
+            raise InvalidOption(
+                f"{job.task.name} is unique, and a job that hangs on the end of another one cannot "
+                f"be: nobody would be there to be told of a conflict. Use .using(unique=False)."
             )
         made = self.weave(job, beside)
         self._bytes += len(made.new.payload)

@@ -12,7 +12,8 @@ from .backoff import Custom, Exponential, Policy, resolve
 from .conf import QueueSettings, settings
 from .exceptions import InvalidOption
 from .redact import sensitive
-from .registry import AnyTask, lifetimes
+from .registry import AnyTask
+from .times import lifetimes
 
 SHOWN = 6  # waits between attempts; the rest go on alike
 GUARDS = ("effect", "fenced_update", "idempotency_key")

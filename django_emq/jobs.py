@@ -55,6 +55,37 @@ class Reaped(NamedTuple):
     tick_ms: int = -1  # ms until the next time of a schedule; -1 for none
 
 
+class UniqueKey(NamedTuple):
+    """What a job says of its unique key; `unique.Rule` makes it.
+
+    :ivar digest: SHA-256 of the key, in hex.
+    :ivar until: until when the job holds it: ``start``, ``finish``, or ``time``.
+    :ivar hold_ms: how long, for ``time``. :ivar conflict: what is done where another job holds it.
+    :ivar max_wait_ms: how long a job may be put off by later ones, for ``debounce``.
+    """
+
+    digest: str
+    until: str
+    hold_ms: int
+    conflict: str
+    max_wait_ms: int
+
+
+NO_KEY = UniqueKey("", "", 0, "", 0)
+
+
+class Conflict(NamedTuple):
+    """The verdict of an enqueue that met another job with the same unique key.
+
+    :ivar word: ``duplicate``: this job did not come in; ``replaced``: it did, in the place of the
+        other one; ``behind``: it did, and waits until the other one has ended.
+    :ivar holder: id of the other one.
+    """
+
+    word: str
+    holder: str
+
+
 class NewJob(NamedTuple):
     """A job to be admitted."""
 
@@ -63,6 +94,7 @@ class NewJob(NamedTuple):
     priority: int = 0
     due: str = ""  # '' now, '+ms' from now by the server's clock, 'ms' since 1970
     fields: tuple[Any, ...] = ()  # further fields of the row: name, value, name, value …
+    unique: tuple[Any, ...] = ()  # parts of a UniqueKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +102,13 @@ class Job:
     """One call of a task, as enqueue answers it.
 
     :ivar id: the job's id, 25 bytes, the key to everything about it.
-    :ivar status: ``enqueued``, ``duplicate`` (it was there already), ``refused``, ``deferred``
-        (it is sent after the commit; nothing of it is left when the transaction is rolled back), or
-        ``chained`` (it is admitted when the job that it hangs on has ended).
+    :ivar status: ``enqueued``; ``duplicate`` (it was there already: `id` is that of the job that is
+        there); ``replaced`` (it is there, and another one with its unique key is not any more);
+        ``refused``; ``deferred`` (it is sent after the commit; nothing of it is left when the
+        transaction is rolled back); or ``chained`` (it is admitted when the job that it hangs on
+        has ended).
     :ivar error: why it was refused.
+    :ivar holder: the job that held its unique key when it was enqueued; '' where none did.
     :ivar on_success: jobs that are admitted when this one is completed.
     :ivar on_failure: jobs that are admitted when it dies.
     """
@@ -83,6 +118,7 @@ class Job:
     task: str
     status: str = field(default="enqueued", compare=False)
     error: Exception | None = field(default=None, compare=False)
+    holder: str = field(default="", compare=False)
     on_success: tuple[Job, ...] = field(default=(), compare=False, repr=False)
     on_failure: tuple[Job, ...] = field(default=(), compare=False, repr=False)
 

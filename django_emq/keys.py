@@ -39,6 +39,7 @@ class Keys:
     repeat: str  # zset, names of schedules, scored by their next time in ms; inf: switched off
     jobs: str  # prefix of the rows
     fences: str  # prefix of the keys that `fence` spells
+    uniques: str  # prefix of the keys that `unique` spells
 
     def job(self, job_id: str) -> str:
         """Key of the row: a hash."""
@@ -74,7 +75,7 @@ class Keys:
 
     def unique(self, key: str) -> str:
         """Key that names the job which holds a unique key: a string."""
-        return f"{self.base}unique:{sha256(key.encode()).hexdigest()}"
+        return self.uniques + digest(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,11 @@ class Reserve:
     def word(self, worker: str) -> str:
         """Key of what a worker is asked to do: a string with a time to live."""
         return f"{self.base}word:{worker}"
+
+
+def digest(key: str) -> str:
+    """What stands for a unique key: its SHA-256 in hex."""
+    return sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def check_queue(queue: object, prefix: str = "emq") -> str:
@@ -149,6 +155,7 @@ def queue_keys(queue: str, prefix: str = "emq") -> Keys:
         repeat=base + "repeat",
         jobs=base + "job:",
         fences=base + "fence:",
+        uniques=base + "unique:",
     )
 
 

@@ -25,12 +25,12 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import QuerySet
 
 from . import connections, registry, scripts
-from .admission import CHUNK, introduce
+from .admission import CHUNK, introduce, verb_of
 from .batches import Batch
 from .connections import Client
 from .exceptions import EmqError, ServerError
 from .ids import uuid_of
-from .jobs import Job, NewJob, decode
+from .jobs import Conflict, Job, NewJob, decode
 from .log import Outage, get_logger
 from .models import Outbox
 from .signals import job_enqueued
@@ -232,7 +232,7 @@ def _send(
             continue
         name = new[0].id
         introduce(client, [row.queue])
-        scripts.enqueue(
+        verb_of(new)(
             batch,
             row.queue,
             new,
@@ -263,4 +263,11 @@ def _answers(batch: Batch, sent: list[Taken], taken: list[Taken]) -> QueueRefuse
             if isinstance(verdict, EmqError):
                 one.refused.add(new.id)
                 logger.error("outbox row %s: a job was refused: %s", one.name, verdict)
+            elif isinstance(verdict, Conflict) and verdict.word == "duplicate":
+                one.refused.add(new.id)
+                logger.info(
+                    "outbox row %s: a job was a duplicate: job %s holds its unique key",
+                    one.name,
+                    verdict.holder,
+                )
     return refusal

@@ -19,7 +19,8 @@ _64_BITS = (1 << 64) - 1
 def place(conf: Settings, queue: str, job_id: str, key: str | None) -> str:
     """The queue on the server that takes a job: one of the partitions, or `queue` itself.
 
-    That of the key, where there is one; else the job's id spreads evenly, for a tenth of the time.
+    That of the key, where there is one (the digest of its unique key, if the job has that); else
+    the job's id spreads evenly, for a tenth of the time.
     """
     own = conf.queues.get(queue)
     if own is None or not own.partitions:

@@ -17,15 +17,29 @@ from asgiref.sync import sync_to_async
 from django.db import transaction
 
 from . import chains, commit, connections, partitions, registry, scripts, signing
-from .admission import Lots, admit, confirm, push, replicas_of, waiting
+from .admission import (
+    Lots,
+    Verdict,
+    admit,
+    came_in,
+    confirm,
+    job_after,
+    push,
+    replicas_of,
+    waiting,
+)
 from .chains import Made, job_of
 from .conf import Settings, settings
 from .exceptions import EmqError
 from .ids import mint
-from .jobs import Job, NewJob, encode
+from .jobs import Conflict, Job, NewJob, encode
 from .keys import check_queue
-from .registry import AnyTask, Seconds, Task, Unsent
+from .log import get_logger
+from .registry import AnyTask, Task, Unsent
 from .signals import job_enqueued
+from .times import Seconds
+
+logger = get_logger("queue")
 
 
 def enqueue(task: Task[..., Any] | str, /, *args: Any, **kwargs: Any) -> Job:
@@ -70,8 +84,10 @@ def _enqueue(
     (verdict,) = push(client, queue, [new], wait)
     if isinstance(verdict, EmqError):
         raise verdict
-    job = job_of(made, task.name, "enqueued" if verdict == 1 else "duplicate")
-    if job_enqueued.receivers:
+    job = job_of(made, task.name, "enqueued")
+    if verdict != 1:
+        job = job_after(job, verdict)
+    if job_enqueued.receivers and came_in(verdict):
         job_enqueued.tell(task, job=job)
     if wait:
         confirm([job], [(queue, [new], wait)])
@@ -123,8 +139,8 @@ def enqueue_many(jobs: Iterable[Unsent]) -> list[Job]:
     for queue, verdicts in found.items():
         for at, verdict in zip(places[queue], verdicts, strict=True):
             if verdict != 1:
-                made[at] = _other(made[at], verdict)
-            if job_enqueued.receivers and made[at].error is None:
+                made[at] = job_after(made[at], verdict)
+            if job_enqueued.receivers and came_in(verdict):
                 job_enqueued.tell(registry.find(made[at].task), job=made[at])
     return confirm(made, sent)
 
@@ -144,18 +160,23 @@ def _defer(plan: commit.Plan, lots: Lots, replicas: Mapping[str, int], jobs: Ite
 def _committed(lots: Lots, replicas: Mapping[str, int], jobs: list[Job]) -> None:
     """Send jobs whose transaction has been committed; raises the first refusal, all being sent."""
     found, sent = admit(lots, replicas)
-    refused = {
-        new.id: verdict
-        for queue, verdicts in found.items()
-        for new, verdict in zip(lots[queue], verdicts, strict=True)
-        if isinstance(verdict, EmqError)
-    }
-    if job_enqueued.receivers:
-        for job in jobs:
-            if job.id not in refused:
-                job_enqueued.tell(registry.find(job.task), job=job)
-    for error in refused.values():
-        raise error
+    verdicts: dict[str, Verdict] = {}
+    for queue, lot in lots.items():
+        verdicts |= {new.id: verdict for new, verdict in zip(lot, found[queue], strict=True)}
+    for job in jobs:
+        verdict = verdicts[job.id]
+        if isinstance(verdict, Conflict) and not came_in(verdict):
+            logger.info(  # who enqueued it has long been answered
+                "job %s of %s was a duplicate: job %s holds its unique key",
+                job.id,
+                job.task,
+                verdict.holder,
+            )
+        elif job_enqueued.receivers and came_in(verdict):
+            job_enqueued.tell(registry.find(job.task), job=job)
+    for verdict in verdicts.values():
+        if isinstance(verdict, EmqError):
+            raise verdict
     confirm(jobs, sent)
 
 
@@ -184,12 +205,9 @@ def _new_job(task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any], conf:
     job_id = mint()
     if conf.sign_payloads:
         payload = signing.sealed(payload, job_id)
+    rule = task.rule
+    unique = () if rule is None else rule.of(task.name, args, kwargs)
     if conf.queues:
-        queue = partitions.place(conf, queue, job_id, task.partition_key)
-    return Made(queue, NewJob(job_id, payload, task.priority, task.due, task.fields))
-
-
-def _other(job: Job, verdict: int | EmqError) -> Job:
-    if isinstance(verdict, EmqError):
-        return replace(job, status="refused", error=verdict)
-    return replace(job, status="duplicate")
+        key = unique.digest if unique else task.partition_key
+        queue = partitions.place(conf, queue, job_id, key)
+    return Made(queue, NewJob(job_id, payload, task.priority, task.due, task.fields, unique))

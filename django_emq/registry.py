@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -13,12 +13,12 @@ from .backoff import resolve
 from .exceptions import InvalidOption, InvalidTask, UnknownTask
 from .jobs import Job, check_priority, due_at, due_in
 from .keys import check_queue
+from .times import Seconds, lifetimes, milliseconds, seconds_of
+from .unique import Rule, rule
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Seconds = float | timedelta
-
-YEAR = 365 * 86_400
+Unique = bool | str | list[str] | tuple[str, ...] | Callable[..., str] | None
 
 _tasks: dict[str, Task[..., Any]] = {}
 _leases: set[int] = set()
@@ -54,7 +54,15 @@ class Task(Generic[P, R]):
     :ivar idempotent: whether a second run does no harm, as its author says; see `emq_explain`.
     :ivar run_in: time from now by the server's clock. :ivar run_at: an aware datetime.
     :ivar partition_key: jobs of one key are in one partition of the queue, if it has any; None
-        spreads by the job's id.
+        spreads by the job's id, and for unique jobs follows from their key.
+    :ivar unique: what the unique key of a job is made of: True for all arguments, the name of one,
+        several names, or a function of the arguments that answers a text; None for no key.
+    :ivar unique_for: how long a job holds its key from the enqueue on, whatever becomes of it; the
+        window of ``throttle`` and ``debounce``.
+    :ivar unique_until: or until it has ended (``finish``, the default) or is claimed (``start``).
+    :ivar on_conflict: what is done where another job holds the key: ``reject`` (the default),
+        ``replace``, ``keep_last``, ``throttle`` or ``debounce``.
+    :ivar max_wait: how long ``debounce`` may put a job off; None for ten windows.
     """
 
     func: Callable[P, R]
@@ -76,11 +84,17 @@ class Task(Generic[P, R]):
     run_in: Seconds | None = None
     run_at: datetime | None = None
     partition_key: str | None = None
+    unique: Unique = None
+    unique_for: Seconds | None = None
+    unique_until: str | None = None
+    on_conflict: str | None = None
+    max_wait: Seconds | None = None
     is_async: bool = field(init=False, repr=False, compare=False)
     keep_ms: int = field(init=False, repr=False, compare=False)
     lease_ms: int = field(init=False, repr=False, compare=False)
     due: str = field(init=False, repr=False, compare=False)
     fields: tuple[Any, ...] = field(init=False, repr=False, compare=False)
+    rule: Rule | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.queue is not None:
@@ -121,18 +135,42 @@ class Task(Generic[P, R]):
         key = self.partition_key
         if key is not None and (not isinstance(key, str) or not key):
             raise InvalidOption(f"partition_key is {key!r}. Use a text, for instance 'customer-7'.")
-        due = due_at(self.run_at) if self.run_at is not None else ""
-        due = due_in(_seconds(self.run_in)) if self.run_in is not None else due
+        unique = self._rule()
+        due = f"+{unique.hold_ms}" if unique is not None and unique.max_wait_ms else ""
+        due = due_at(self.run_at) if self.run_at is not None else due
+        due = due_in(seconds_of(self.run_in)) if self.run_in is not None else due
         for name, value in (
             ("is_async", iscoroutinefunction(self.func)),
             ("keep_ms", keep_ms),
             ("lease_ms", lease_ms),
             ("due", due),
             ("fields", tuple(row)),
+            ("rule", unique),
+            ("unique", tuple(self.unique) if isinstance(self.unique, list) else self.unique),
             ("__doc__", self.func.__doc__),
             ("__wrapped__", self.func),
         ):
             object.__setattr__(self, name, value)
+
+    def _rule(self) -> Rule | None:
+        made = rule(
+            self.func,
+            unique=self.unique,
+            hold_ms=_milliseconds("unique_for", self.unique_for),
+            until=self.unique_until,
+            conflict=self.on_conflict,
+            max_wait_ms=_milliseconds("max_wait", self.max_wait),
+        )
+        if made is not None and self.partition_key is not None:
+            raise InvalidOption(
+                "Both unique and partition_key are given: the partition follows from the unique "
+                "key. Leave partition_key out."
+            )
+        if made is not None and made.max_wait_ms and (self.run_in, self.run_at) != (None, None):
+            raise InvalidOption(
+                "on_conflict='debounce' says when the job runs. Leave run_in and run_at out."
+            )
+        return made
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.func(*args, **kwargs)
@@ -209,9 +247,10 @@ def _check_nexts(option: str, value: Any) -> None:
 DECORATOR = (
     "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
     "on_commit", "outbox", "on_success", "on_failure",
+    "unique", "unique_for", "unique_until", "on_conflict", "max_wait",
     "backoff", "lease", "result_ttl", "idempotent",
 )  # fmt: skip
-USING = (*DECORATOR[:10], "run_in", "run_at", "partition_key")
+USING = (*DECORATOR[:15], "run_in", "run_at", "partition_key")
 
 
 @overload
@@ -236,6 +275,11 @@ def task(
     on_success: Next = None,
     on_failure: Next = None,
     idempotent: bool | None = None,
+    unique: Unique = None,
+    unique_for: Seconds | None = None,
+    unique_until: str | None = None,
+    on_conflict: str | None = None,
+    max_wait: Seconds | None = None,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 
 
@@ -346,32 +390,5 @@ def _fence_key(value: Any) -> str:
     return value
 
 
-def _seconds(value: Seconds) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def lifetimes(ttl: Seconds | Mapping[str, Seconds]) -> tuple[int, int]:
-    """A result_ttl in ms, for done jobs and for dead ones; 0 for a dead one that has none."""
-    if not isinstance(ttl, Mapping):
-        return milliseconds("result_ttl", ttl, least=0), 0
-    for outcome in ttl:
-        if outcome not in ("done", "dead"):
-            raise InvalidOption(
-                f"result_ttl has {outcome!r}. The outcomes are 'done' and 'dead', for instance "
-                "{'done': 3600, 'dead': 86400}."
-            )
-    done = milliseconds("result_ttl['done']", ttl.get("done", 0), least=0)
-    if "dead" not in ttl:
-        return done, 0
-    return done, milliseconds("result_ttl['dead']", ttl["dead"], least=1)
-
-
-def milliseconds(name: str, value: Seconds, *, least: float) -> int:
-    """A time in ms. Raises InvalidOption below `least` seconds, above a year, or for no time."""
-    seconds = _seconds(value)
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not least <= seconds <= YEAR:
-        raise InvalidOption(
-            f"{name} is {value!r}. Use a timedelta or seconds, from {least} to {YEAR} (a year)."
-        )
-    return int(seconds * 1000)
+def _milliseconds(name: str, value: Seconds | None) -> int:
+    return 0 if value is None else milliseconds(name, value, least=0.001)

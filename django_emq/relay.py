@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
-from django.db import Error, close_old_connections
+from django.db import Error, OperationalError, close_old_connections
 from django.db import connections as databases
 from django.db.models import Count, Exists, ExpressionWrapper, Min, OuterRef, QuerySet, Sum
 from django.db.models.fields import DurationField
@@ -31,6 +31,7 @@ logger = get_logger("relay")
 
 INTERVAL = 5.0  # seconds between two looks of a worker
 BATCH_MAX = 500
+YIELDS_MAX = 100  # transactions that a relay may lose to others in one pass
 
 
 def watched() -> tuple[str, ...]:
@@ -100,6 +101,7 @@ class Relay:
         """Push all that waits in one database; raises what the server and the database raise."""
         locks = databases[database].features.has_select_for_update_skip_locked
         refused: dict[str, EmqError] = {}  # by queue; the others must not wait for it
+        yields = YIELDS_MAX
 
         def choose(rows: QuerySet[Outbox]) -> Iterable[Outbox]:
             return self._choose(rows.exclude(queue__in=refused), lock=locks)
@@ -109,6 +111,13 @@ class Relay:
                 pushed = push(self.client, database, choose, locked=locks)
             except QueueRefused as error:
                 refused[error.queue] = error
+                continue
+            except OperationalError:
+                # MySQL may find two relays in a deadlock, and end the transaction of one. Its rows
+                # are still there, and are pushed once more, which the server notices.
+                yields -= 1
+                if not yields or not databases[database].is_usable():
+                    raise
                 continue
             self.pushed += pushed
             if not pushed:

@@ -17,20 +17,20 @@ from .exceptions import ServerRefused
 from .keys import Keys, queue_keys, reserve_keys
 from .scripts import SCRIPTS
 
-PRODUCER = ("register", "enqueue", "forget")
+PRODUCER = ("register", "enqueue", "forget")  # of unique jobs: needs more, see docs/security.md
 # A worker's jobs enqueue others, and report on themselves.
 WORKER = (
-    *PRODUCER, "claim", "complete", "retry", "snooze", "release", "bury", "discard", "extend",
-    "progress", "log", "beat", "promote", "reap", "onward", "trim",
+    *PRODUCER, "enqueue_unique", "claim", "complete", "retry", "snooze", "release", "bury",
+    "discard", "extend", "progress", "log", "beat", "promote", "reap", "onward", "trim",
     "declare", "repeat_due", "repeat_advance", "repeat_cancel",
 )  # fmt: skip
 REAPER = (
-    *PRODUCER, "promote", "reap", "onward", "trim",
+    *PRODUCER, "enqueue_unique", "promote", "reap", "onward", "trim",
     "declare", "repeat_due", "repeat_advance", "repeat_cancel",
 )  # fmt: skip
 OPERATOR = (
-    *PRODUCER, "reprocess", "requeue", "cancel", "remove", "drain", "obliterate", "update",
-    "pause", "resume", "state", "control", "unregister", "audit", "mend",
+    *PRODUCER, "enqueue_unique", "reprocess", "requeue", "cancel", "remove", "drain",
+    "obliterate", "update", "pause", "resume", "state", "control", "unregister", "audit", "mend",
     "declare", "repeat_register", "repeat_advance", "repeat_cancel",
 )  # fmt: skip
 # What the admin's pages and the commands read beside the scripts: of a key, and of the server.

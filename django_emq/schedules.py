@@ -131,12 +131,14 @@ class Placed(NamedTuple):
 def placed(name: str, plan: Plan, conf: Settings, *, source: str = "code") -> Placed:
     """Where a schedule belongs, and its record. Raises an EmqError for an unknown task.
 
-    With partitions it is in one of them, that of the task's partition key or of its own name, and
-    so are all of its jobs.
+    With partitions it is in one of them, that of its unique key, of the task's partition key or of
+    its own name, and so are all of its jobs.
     """
     task = registry.get(plan.task)
     queue = check_queue(plan.queue or task.queue or conf.default_queue, conf.prefix)
-    queue = partitions.place(conf, queue, name, task.partition_key or name)
+    unique = None if task.rule is None else task.rule.of(task.name, plan.args, plan.kwargs)
+    key = (unique and unique.digest) or task.partition_key or name
+    queue = partitions.place(conf, queue, name, key)
     rule = plan.rule
     priority = task.priority if plan.priority is None else plan.priority
     template = encode(task.name, plan.args, plan.kwargs, limit=conf.max_payload)
@@ -148,6 +150,8 @@ def placed(name: str, plan: Plan, conf: Settings, *, source: str = "code") -> Pl
         "fields": json.dumps(list(task.fields)),
         "owner": plan.owner,
     }
+    if unique is not None:
+        record["unique"] = json.dumps(unique)
     if plan.cron is None:
         record["every_ms"] = plan.every_ms
     else:

@@ -19,6 +19,7 @@ from .calls import (
     Token,
     Verdict,
     Way,
+    answers,
     batch_of,
     bounded,
     keys_of,
@@ -29,7 +30,7 @@ from .calls import (
     verdicts,
 )
 from .exceptions import EmqError
-from .jobs import Claimed, Claims, NewJob, Reaped
+from .jobs import NO_KEY, Claimed, Claims, Conflict, NewJob, Reaped
 from .keys import reserve_keys
 from .operators import (
     WORD_MS,
@@ -77,6 +78,7 @@ __all__ = [
     "discard",
     "drain",
     "enqueue",
+    "enqueue_unique",
     "extend",
     "forget",
     "gate",
@@ -167,6 +169,35 @@ def enqueue(
     if tick:
         names += (keys.repeat, keys.record(tick.name))
     result: list[Verdict] = run(client, "enqueue", names, args, verdicts)
+    return result
+
+
+def enqueue_unique(
+    client: Way,
+    queue: str,
+    jobs: Iterable[NewJob],
+    *,
+    request: str,
+    producer: str,
+    sent_ms: int = SENT_MS,
+    void_at: int | str = "",
+    tick: Tick | None = None,
+) -> list[Verdict | Conflict]:
+    """`enqueue` for jobs of which some have a unique key: a Conflict where another job holds it."""
+    k = keys_of(client, queue)
+    args: list[Any] = [k.jobs, request, sent_ms, void_at, k.uniques]
+    args += (client.trail_max, client.trail_all, tick.words if tick else "")
+    count = 0
+    for job in jobs:
+        count += 1
+        extra = len(job.fields) // 2
+        args += (job.id, job.payload, job.priority, job.due, *(job.unique or NO_KEY))
+        args += (extra, *job.fields)
+    bounded("enqueue", count)
+    names = [k.pending, k.schedule, k.active, k.wake, k.metrics, k.sent(producer), k.trail]
+    if tick:
+        names += (k.repeat, k.record(tick.name))
+    result: list[Verdict | Conflict] = run(client, "enqueue_unique", names, args, answers)
     return result
 
 
@@ -397,7 +428,8 @@ def state(client: Way, queue: str, job_id: str) -> str:
 def wait(client: Way, queue: str, job_id: str, waiter: str, *, keep: int = 200) -> str:
     """As `state`; of a job that is still to end it is noted that `waiter` waits for it.
 
-    Whatever ends the job leaves a word on the list `Keys.waiter`: done, dead, discarded, removed.
+    Whatever ends the job leaves a word on the list `Keys.waiter`: done, dead, discarded, removed,
+    replaced.
 
     :param keep: how many waiters a job has at most; older ones are forgotten, and ask again.
     """

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from . import rules, schedules, scripts, signing
-from .admission import introduce
+from .admission import came_in, introduce, job_after, verb_of
 from .batches import Batch
 from .connections import Client
 from .exceptions import EmqError, JobGone, NotInState
 from .ids import mint
-from .jobs import Job, NewJob, decode
+from .jobs import Job, NewJob, UniqueKey, decode
 from .keys import queue_keys
 from .log import get_logger
 from .repeats import FIELDS, OFF, DueSchedule, Tick
@@ -81,7 +81,7 @@ class Ticker:
         for answer in batch.send() if batch.calls else ():
             if isinstance(answer, EmqError) and not isinstance(answer, NotInState):
                 raise answer
-            self.fired += answer == [1]
+            self.fired += came_in(answer[0]) if isinstance(answer, list) else 0
         if batch.calls and len(due.schedules) == BATCH:
             return 0
         return max(min(times), 1) if times else -1
@@ -106,7 +106,8 @@ class Ticker:
         for tick, then in zip(ticks, [*ticks[1:], following], strict=True):
             job = job_of(queue, name, record, tick)
             enter = Tick(name, was, then, tick, record["rule"])
-            scripts.enqueue(batch, queue, [job], request=job.id, producer=PRODUCER, tick=enter)
+            admit = verb_of([job])
+            admit(batch, queue, [job], request=job.id, producer=PRODUCER, tick=enter)
             was = then
         return following
 
@@ -124,11 +125,14 @@ def job_of(queue: str, name: str, record: dict[str, str], planned: int) -> NewJo
     ours = template.startswith('{"')
     payload = f'{{"planned_at":{planned},{template[1:]}' if ours else template
     fields: list[Any] = json.loads(record["fields"] or "[]")
+    unique = UniqueKey(*json.loads(record["unique"])) if record.get("unique") else None
     return NewJob(
         job_id,
         signing.sealed(payload, job_id),
         int(record["priority"] or 0),
+        due=f"+{unique.hold_ms}" if unique is not None and unique.max_wait_ms else "",
         fields=(*fields, "planned_at", planned, "schedule", name),
+        unique=unique or (),
     )
 
 
@@ -143,8 +147,9 @@ def run_now(client: Client, queue: str, name: str) -> Job:
     record, now = _record(client, queue, name), now_ms(client)
     job = job_of(queue, name, record, now)
     tick = Tick(name, None, 0, now, record["rule"])
-    scripts.one(scripts.enqueue(client, queue, [job], request=job.id, producer=PRODUCER, tick=tick))
-    return Job(job.id, queue, decode(job.payload.encode()).task)
+    admit = verb_of([job])
+    verdict = scripts.one(admit(client, queue, [job], request=job.id, producer=PRODUCER, tick=tick))
+    return job_after(Job(job.id, queue, decode(job.payload.encode()).task), verdict)
 
 
 def switch(client: Client, queue: str, name: str, *, on: bool, by: str = "") -> bool:

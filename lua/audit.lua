@@ -61,14 +61,23 @@ end
 local function read_row(id)
   local key = jobs .. id
   local row = redis.pcall('HMGET', key,
-    'state', 'attempts', 'settled', 'worker', 'priority', 'finished_at')
+    'state', 'attempts', 'settled', 'worker', 'priority', 'finished_at', 'behind')
   if row.err then
     return {type = redis.call('TYPE', key).ok}
   end
   local bytes = redis.call('HSTRLEN', key, 'payload')
   local there = row[1] or row[2] or bytes > 0 or redis.call('EXISTS', key) == 1
   return {type = there and 'hash' or 'none', state = row[1], attempts = row[2], settled = row[3],
-    worker = row[4], priority = row[5], finished_at = row[6], bytes = bytes}
+    worker = row[4], priority = row[5], finished_at = row[6], behind = row[7], bytes = bytes}
+end
+
+-- Whether a job is still to end.
+local function lives(id)
+  for set = PENDING, SCHEDULE do
+    if usable[set] and redis.call('ZSCORE', KEYS[set], id) then
+      return true
+    end
+  end
 end
 
 -- Why no worker can be given this row; or nothing.
@@ -143,6 +152,8 @@ local function judge(id, places, row)
     return 'time', set
   elseif row.state ~= STATES[set] then
     return 'state', set
+  elseif set == SCHEDULE and row.behind and not lives(row.behind) then
+    return 'behind', PENDING
   end
 end
 
@@ -174,6 +185,9 @@ local function apply(id, places, row, target, reason)
     redis.call('HDEL', key, '')  -- begins the writes, so that a full server lets them pass
   end
   redis.call('HSET', key, 'state', STATES[target])
+  if row.behind and target ~= SCHEDULE then
+    redis.call('HDEL', key, 'behind', 'due')
+  end
   if target == DEAD then
     redis.call('HSETNX', key, 'attempts', '0')
     redis.call('HSETNX', key, 'finished_at', now)

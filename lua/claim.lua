@@ -106,12 +106,35 @@ end
 local function tell(id, word)
   local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
   if type(waiters) == 'string' then
-    redis.call('HDEL', jobs .. id, 'waiters')
+    redis.pcall('HDEL', jobs .. id, 'waiters')
     for waiter in string.gmatch(waiters, '%w+') do
       local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
       redis.pcall('RPUSH', list, word)
       redis.pcall('PEXPIRE', list, 60000)
     end
+  end
+end
+
+-- Free the unique key of a job that ends, if the job holds it, and not for a time of its own. A job
+-- that waits behind it gets the key, and is due.
+local function free(id)
+  local row = redis.pcall('HMGET', jobs .. id, 'unique', 'heir')
+  local digest = row[1] and string.match(row[1], '^(%x+) [fs]')
+  local base = string.sub(jobs, 1, -5)
+  if not digest or redis.pcall('GET', base .. 'unique:' .. digest) ~= id then
+    return
+  end
+  local heir = row[2] and redis.pcall('HMGET', jobs .. row[2], 'behind', 'due') or {}
+  local due = heir[1] == id and string.match(heir[2] or '', '^%d+$')
+  if due and type(redis.pcall('ZSCORE', base .. 'schedule', row[2])) == 'string' then
+    redis.call('SET', base .. 'unique:' .. digest, row[2])
+    redis.call('HDEL', jobs .. row[2], 'behind', 'due')
+    redis.call('ZADD', base .. 'schedule', due, row[2])
+    if redis.pcall('LLEN', base .. 'wake') == 0 then
+      redis.call('LPUSH', base .. 'wake', '1')
+    end
+  else
+    redis.call('DEL', base .. 'unique:' .. digest)
   end
 end
 
@@ -123,6 +146,7 @@ local function bury_damaged(id, reason)
   redis.call('HSET', row, 'state', 'dead', 'last_error', reason, 'finished_at', now)
   redis.call('HSETNX', row, 'attempts', '0')
   redis.call('ZADD', dead, now, id)
+  free(id)
   note('died', id, '', reason)
   tell(id, 'dead')
 end

@@ -12,7 +12,8 @@
 -- ARGV[4…]           ids
 --
 -- Returns one verdict a job: 1 pending again, with failures and stalls back at 0.
--- Errors  EMQSTATE when the job is not dead; EMQGONE when its row is gone.
+-- Errors  EMQSTATE when the job is not dead, or another job holds its unique key by now;
+--         EMQGONE when its row is gone.
 --
 -- The token stays, so it still grows only; the mark `settled` keeps the holder of the last life
 -- from completing this one.
@@ -44,29 +45,62 @@ local function note(event, id, token)
   end
 end
 
+-- The unique key that a job takes again; nothing where it has none. And who else holds it.
+local keys, taken = string.sub(jobs, 1, -5) .. 'unique:', {}
+local function key_of(id, unique, attempts)
+  local digest, kind = string.match(unique or '', '^(%x+) (%a+)$')
+  if not digest or kind == 'time' or kind == 'start' and attempts ~= '0' then
+    return
+  end
+  local key = keys .. digest
+  local other = taken[key] or redis.pcall('GET', key)
+  if type(other) ~= 'string' or other == id then
+    return key
+  elseif taken[key] or redis.call('PTTL', key) > 0 then
+    return key, other
+  end
+  local row = redis.pcall('HMGET', jobs .. other, 'state', 'unique', 'attempts')
+  local lives = row[2] and row[1] ~= 'dead' and row[1] ~= 'done'
+  if lives and (row[2] == digest .. ' finish' or row[2] == digest .. ' start' and row[3] == '0') then
+    return key, other
+  end
+  return key
+end
+
 -- Read and decide.
 redis.call('ZCARD', pending)
 local awake = redis.call('LLEN', wake)
 local verdicts, moves, seen = {}, {}, {}
 for i = 4, #ARGV do
   local id = ARGV[i]
-  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority')
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority', 'unique')
+  local key, holder = key_of(id, row[3], row[1])
   if row.err or not row[1] then
     verdicts[#verdicts + 1] = redis.error_reply('EMQGONE reprocess job gone')
   elseif seen[id] or not redis.call('ZSCORE', dead, id) then
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE not dead')
+  elseif holder then
+    verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE job ' .. holder
+      .. ' holds its unique key. Wait until that one has ended, or remove it')
   else
     seen[id] = true
     verdicts[#verdicts + 1] = 1
-    moves[#moves + 1] = {id, row[1], 0 - whole(row[2], 0)}
+    moves[#moves + 1] = {id, row[1], 0 - whole(row[2], 0), key}
+    if key then
+      taken[key] = id
+    end
   end
 end
 
 -- Write.
 for _, move in ipairs(moves) do
-  local id, token, score = move[1], move[2], move[3]
+  local id, token, score, key = move[1], move[2], move[3], move[4]
   redis.call('ZREM', dead, id)
   redis.call('HDEL', jobs .. id, 'failures', 'stalls', 'last_error', 'traceback', 'finished_at')
+  if key then
+    redis.call('SET', key, id)
+    redis.call('HDEL', jobs .. id, 'behind', 'due', 'heir', 'unique_since', 'duplicates')
+  end
   redis.call('HSET', jobs .. id, 'state', 'pending', 'settled', 'reprocess')
   redis.call('ZADD', pending, score, id)
   note('reprocessed', id, token)

@@ -14,7 +14,8 @@
 -- ARGV[5…]           ids
 --
 -- Returns one verdict a job: 1 pending.
--- Errors  EMQSTATE when the job neither waits nor is held, or is not in `only`;
+-- Errors  EMQSTATE when the job neither waits nor is held, or is not in `only`, or waits behind
+--         the job that holds its unique key;
 --         EMQGONE when its row is gone.
 --
 -- The token of a held job moves first: the run that goes on is refused, it cannot race.
@@ -53,7 +54,7 @@ local awake = redis.call('LLEN', wake)
 local verdicts, moves, seen = {}, {}, {}
 for i = 5, #ARGV do
   local id = ARGV[i]
-  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority')
+  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'priority', 'behind')
   local held = not seen[id] and redis.call('ZSCORE', active, id)
   local set = held and 'active' or redis.call('ZSCORE', schedule, id) and 'schedule'
   if row.err or not row[1] or #row[1] > 15
@@ -63,6 +64,9 @@ for i = 5, #ARGV do
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE neither waiting nor held')
   elseif only ~= '' and set ~= only then
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE not in ' .. only .. ' but in ' .. set)
+  elseif row[3] then
+    verdicts[#verdicts + 1] = redis.error_reply(
+      'EMQSTATE it waits behind job ' .. row[3] .. ', which holds its unique key')
   else
     seen[id] = true
     verdicts[#verdicts + 1] = 1

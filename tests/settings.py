@@ -15,6 +15,13 @@ DATABASES["default"]["TEST"] = {"NAME": os.environ["EMQ_DB"]}
 OTHER = f"{os.environ['EMQ_DB']}-other"
 DATABASES["other"] = {**DATABASES["default"], "NAME": OTHER, "TEST": {"NAME": OTHER}}
 
+# To run tests on another kind of database, which they make and delete:
+# EMQ_DATABASE='{"ENGINE": "django.db.backends.mysql", "NAME": "emq_tests", …}' pytest tests/outbox
+if "EMQ_DATABASE" in os.environ:
+    one = json.loads(os.environ["EMQ_DATABASE"])
+    names = {"default": one["NAME"], "other": f"{one['NAME']}_other"}
+    DATABASES |= {a: {**one, "NAME": name, "TEST": {"NAME": name}} for a, name in names.items()}
+
 # To run the suite under other options of the alias: EMQ_ALIAS='{"OPTIONS": {…}}' make test
 CACHES["emq"] |= json.loads(os.environ.get("EMQ_ALIAS", "{}"))
 

@@ -13,6 +13,7 @@ from django_emq.jobs import decode
 from django_emq.keys import queue_keys
 from tests.conformance import wire
 from tests.conformance.wire import claim_one, row
+from tests.helpers import burst
 from tests.probe import chained as tasks
 
 pytestmark = pytest.mark.django_db
@@ -277,6 +278,16 @@ def test_a_next_job_of_another_queue(emq, probe):
     for name in ("one", "two", QUEUE):
         assert not emq._client.raw.exists(queue_keys(name, emq.prefix).onward)
         assert inspector.totals(emq._client, name)["enqueued"] == 1
+
+
+@pytest.mark.parametrize("link", [tasks.link, tasks.alink])
+def test_a_burst_runs_chains_to_their_end(client, probe, link):
+    """Also those that lead from queue to queue and back: what a run still hands onward is ready."""
+    names = ["one", "two", "one", "two", "one"]
+    jobs = [link.using(queue=name).job(name) for name in names[1:]]
+    django_emq.chain(tasks.first.using(queue="one").job(1), *jobs).enqueue()
+    burst("one", "two")
+    assert probe.marks() == ["first 1", "two after 1", "one after 2", "two after 3", "one after 4"]
 
 
 def test_partitions_are_kept(emq, settings, probe):

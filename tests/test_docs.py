@@ -371,6 +371,8 @@ def test_fields_of_rows_are_all_there(client, queue: str, settings) -> None:
     next_one = chains.packed([chains.packed(["", mint(), "{}", 0, ""])])
     links = {"on_success": next_one, "on_failure": next_one, "after": "JOB0", "ties": 1}
     further = {"fence_key": "x", "dead_ms": 1, "planned_at": 1, "schedule": "x"}
+    unique = ("unique", "unique_since", "behind", "due", "heir", "duplicates")
+    further |= dict.fromkeys(unique, "x")
     client.raw.hset(queue_keys(queue).job(job.id), mapping=further | links)
     scripts.wait(client, queue, job.id, "one")
 
@@ -478,8 +480,9 @@ def test_keys_are_all_explained() -> None:
     listed = names(section(ROOT / "docs" / "how-it-works.md", "The keys"))
     queue, reserve = keys.queue_keys("q"), keys.reserve_keys()
     spelled = {getattr(queue, f.name).removeprefix(queue.base) for f in fields(queue)}
-    spelled -= {"q", "", "job:", "fence:"}
-    spelled |= {"job:<id>", "fence:<key>", "metrics:<minute>", "sent:<producer>", "claims:<worker>"}
+    spelled -= {"q", "", "job:", "fence:", "unique:"}
+    spelled |= {"job:<id>", "fence:<key>", "unique:<digest>", "metrics:<minute>"}
+    spelled |= {"sent:<producer>", "claims:<worker>"}
     spelled |= {queue.logs("<id>").removeprefix(queue.base), "repeat:<name>"}
     spelled |= {queue.waiter("<name>").removeprefix(queue.base)}
     spelled |= {reserve.version, reserve.queues, reserve.workers, reserve.worker("<id>")}

@@ -48,7 +48,8 @@ def database(request) -> Iterator[Database]:
 
         def query(sql: str) -> list[Any]:
             with connection.cursor() as cursor:
-                return cursor.execute(sql).fetchall()
+                cursor.execute(sql)
+                return cursor.fetchall()
 
         yield Database("sqlite", {}, query)
         return

@@ -12,7 +12,7 @@ from django_emq import connections, doctor, inspector, rights, scripts
 from django_emq.exceptions import ServerError, ServerRefused
 from tests.conformance.wire import books_balance
 from tests.operator_cases import job_in
-from tests.probe import tasks, verdicts
+from tests.probe import tasks, unique, verdicts
 from tests.processes import ROOT, Worker, wait_until
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
@@ -276,3 +276,20 @@ def test_the_doctor_tells_what_is_missing(user, queue):
     (finding,) = (f for f in found if str(f.id) == "django_emq.D040")
     assert "may not call ZADD" in finding.msg
     assert finding.hint == "ACL SETUSER emq-worker +zadd."
+
+
+def test_a_producer_of_unique_jobs_needs_more(client, user, redis, queue):
+    """What the page names besides is what is missing, and no more than that."""
+    user("producer")
+    task = unique.sync.using(queue=queue)
+    task.enqueue(1)
+    with pytest.raises(ServerError):
+        task.enqueue(1)
+    besides = re.search(r"enqueues \[unique jobs\].*?besides", PAGE, re.DOTALL)
+    assert besides is not None
+    rules = re.findall(r"`(\+\w+)`", besides[0])
+    redis.execute_command("ACL", "SETUSER", "emq-producer", *rules)
+    wanted = {f"+{name.lower()}" for name in rights.commands(("enqueue_unique",))}
+    assert set(rules) == wanted - set(RULES["producer"])
+    assert task.enqueue(1).status in ("enqueued", "duplicate")
+    assert task.using(on_conflict="replace").enqueue(1).status == "replaced"

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import assert_type
 
+from django.db.models import QuerySet
+from orders.models import Sales
+
 import django_emq as emq
 from django_emq import backend, compat
+from django_emq.testing import Ran, Sandbox, Waiting
 
 
 @emq.task
@@ -49,6 +53,24 @@ def enqueued(when: datetime) -> None:
     assert_type(emq.enqueue_many([send.job(1)]), list[emq.Job])
     assert_type(emq.current_job(), emq.JobContext)
     assert_type(emq.current_job().token, int)
+
+
+def effects(rows: QuerySet[Sales]) -> None:
+    """In a job: what is written once, and what only the newest run writes."""
+    with emq.effect("charge", key="order:1") as once:
+        assert_type(once, emq.Once)
+        assert_type(once.first, bool)
+    assert_type(emq.fenced_update(rows, orders=1), int)
+    assert_type(emq.idempotency_key("charge"), str)
+    assert_type(emq.current_job().fence, int)
+    assert_type(emq.enqueue_on_commit(send, 1), emq.Job)
+
+
+def in_tests(sandbox: Sandbox) -> None:
+    """What the fixture and the mixin give."""
+    assert_type(sandbox.run_until_empty(), list[Ran])
+    assert_type(sandbox.assert_enqueued(send, args=[1], count=1), Waiting)
+    assert_type(sandbox.explore(lambda: send.enqueue(1), lambda: None), list[str])
 
 
 async def enqueued_async() -> None:

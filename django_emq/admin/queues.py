@@ -196,8 +196,14 @@ class QueueAdmin(Acting):
             buttons=self.buttons(request, place),
             place=place,
             may_edit=detail.row.set in EDITABLE and self.may(request, "edit_job"),
+            holder=self._holder(detail.row),
             **describe(detail, inspector.workers(client())),
         )
+
+    def _holder(self, row: JobRow) -> str | None:
+        """The job that holds the unique key of this one, where it has a key."""
+        digest, _, until = row.fields.get("unique", "").partition(" ")
+        return inspector.holder(client(), row.queue, digest) if until else None
 
     def edit(self, request: HttpRequest, queue: str, job_id: str) -> HttpResponse:
         """The arguments of a job that waits or is dead, to change them."""

@@ -42,6 +42,7 @@ FACTS = {
     "damaged": "a row that no worker can be given",
     "token": "a held job that was never claimed: nobody can settle it",
     "time": "a score that is no time which this set can have",
+    "behind": "a job that waits behind one that has ended",
     "type": "a key that holds something else than the queue keeps there",
     "ttl": "a key that should expire, and never will",
     "logs": "log lines of a job that is gone",
@@ -274,7 +275,7 @@ def _others(client: Client, found: list[tuple[str, bytes, bytes]]) -> Iterator[F
             yield _key(queue, "type", key, detail, "type", wanted)
         elif ttl == -1 and lives_ms:
             yield _key(queue, "ttl", key, "", "ttl", lives_ms)
-        elif family in OWNED:
+        elif family in OWNED and ttl < 0:  # what ends by itself may outlive its job
             jobs = queue_keys(queue, client.prefix).jobs.encode()
             holder = value if family == b"unique" else b""
             job_id = holder or rest.removesuffix(b":logs")

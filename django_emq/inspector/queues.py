@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from ..conf import PARTITIONS_MAX, settings
 from ..connections import Client
 from ..exceptions import UnknownSet
-from ..keys import QUEUE_NAME, partition, queue_keys, reserve_keys
+from ..keys import QUEUE_NAME, digest, partition, queue_keys, reserve_keys
 from ._read import SETS, age, ask, instant, number, numbers, text, texts, to_ms
 
 CHART_MINUTES = 60
@@ -119,10 +119,15 @@ def many_totals(client: Client, names: Sequence[str]) -> list[dict[str, int]]:
 
 
 def unique(client: Client, queue: str, key: str) -> str | None:
-    """Id of the job that holds a unique key, if any."""
-    name = queue_keys(queue, client.prefix).unique(key)
+    """Id of the job that holds a unique key, if any; for a key as it is, before it is digested."""
+    return holder(client, queue, digest(key))
+
+
+def holder(client: Client, queue: str, of: str) -> str | None:
+    """Id of the job that holds the unique key with this digest, if any."""
+    name = queue_keys(queue, client.prefix).uniques + of
     job_id: bytes | None = client.read(lambda raw: raw.get(name))
-    return job_id.decode() if job_id else None
+    return job_id.decode(errors="replace") if job_id else None
 
 
 def stats(client: Client, queue: str) -> QueueStats:

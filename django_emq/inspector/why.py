@@ -113,6 +113,11 @@ def _pending(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
 
 def _scheduled(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
     row = detail.row
+    if behind := row.fields.get("behind"):
+        yield _(
+            "It waits behind job %(holder)s, which holds its unique key, until that has ended."
+        ) % {"holder": behind}
+        return
     left = row.left_s or 0.0
     due = clock(instant(row.score))
     if left > 0:
@@ -183,7 +188,14 @@ def _done(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
 
 
 def _nowhere(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
-    if detail.state == "unknown":
+    last = detail.trail[0] if detail.trail else None
+    if last is not None and last.event == "duplicate":
+        yield _("It was never there. A duplicate was refused: job %(holder)s holds the key.") % {
+            "holder": last.note
+        }
+    elif last is not None and last.event == "replaced":
+        yield _("It is gone: job %(holder)s came in its place.") % {"holder": last.note}
+    elif detail.state == "unknown":
         yield _("Its row is there, but it is in no set: no worker will ever find it. Remove it.")
     else:
         yield _("It is no longer there: it was completed, discarded or removed.")
@@ -233,6 +245,12 @@ def _no_worker(queue: str) -> str:
 
 def _failures(detail: JobDetail) -> Iterator[str]:
     row = detail.row
+    if refused := number(row.fields.get("duplicates")):
+        yield ngettext(
+            "%(count)d duplicate was refused: this job holds the key.",
+            "%(count)d duplicates were refused: this job holds the key.",
+            refused,
+        ) % {"count": refused}
     if row.failures:
         yield ngettext(
             "It has failed %(count)d time in %(runs)d runs.",
@@ -262,6 +280,8 @@ EVENTS = {
     "requeued": gettext_lazy("was requeued by %(by)s; its token is now %(token)s"),
     "cancelled": gettext_lazy("was cancelled by %(by)s; its token is now %(token)s"),
     "removed": gettext_lazy("was removed by %(by)s"),
+    "duplicate": gettext_lazy("was refused as a duplicate: job %(note)s holds the key"),
+    "replaced": gettext_lazy("was replaced by job %(note)s, which has the same unique key"),
     "mended": gettext_lazy("was mended by emq_fsck: %(note)s"),
     "updated": gettext_lazy("got another payload from %(by)s"),
     "drained": gettext_lazy("%(count)s jobs of '%(note)s' were removed by %(by)s"),

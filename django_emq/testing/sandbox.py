@@ -41,6 +41,12 @@ for _, set in ipairs(KEYS) do
   local entries = redis.call('ZRANGE', set, 0, -1, 'WITHSCORES')
   for i = 1, #entries, 2 do
     redis.call('ZADD', set, string.format('%.0f', entries[i + 1] - ARGV[1]), entries[i])
+    for _, field in ipairs({'unique_since', 'due'}) do
+      local at = redis.call('HGET', ARGV[2] .. entries[i], field)
+      if at then
+        redis.call('HSET', ARGV[2] .. entries[i], field, string.format('%.0f', at - ARGV[1]))
+      end
+    end
   end
 end
 """
@@ -226,7 +232,11 @@ class Sandbox:
         for name in inspector.queues(self._client):
             keys = queue_keys(name, self.prefix)
             sets = (keys.active, keys.schedule, keys.dead, keys.done)
-            self._client.raw.eval(_ADVANCE, len(sets), *sets, round(seconds * 1000))
+            ms = round(seconds * 1000)
+            self._client.raw.eval(_ADVANCE, len(sets), *sets, ms, keys.jobs)
+            for key in self._client.raw.scan_iter(match=f"{keys.uniques}*", count=1000):
+                if (left := self._client.raw.pttl(key)) > 0:
+                    self._client.raw.pexpire(key, max(left - ms, 0))
             scripts.reap(self._client, name, max_stalls=settings().queue(name).max_stalls)
 
     def _run_next(self) -> Ran | None:

@@ -85,6 +85,7 @@ class Courier:
         self._outbox = self._trips.outbox
         self.awaited = self._trips.awaited
         self._asleep = False
+        self._followed_up = True  # no ended job has done anything since the last look
         self._tick_at = self._grace_ends = 0.0
         self._extend_every = options.extend_every
         self._extended_at = 0.0
@@ -157,7 +158,16 @@ class Courier:
     def _over(self, want: int) -> bool:
         """Whether nothing is left to do: after a stop, or at the end of a burst."""
         done = self.stopping or (self.options.burst and self._trips.dry and want > 0)
-        return done and not self.ledger and self._trips.idle()
+        if not done or self.ledger or not self._trips.idle():
+            return False
+        if self.loop.concluding or any(runner.concluding for runner in self.runners):
+            self._followed_up = False
+            return False
+        if self.stopping or self._followed_up:
+            return True
+        self._followed_up = True
+        self._trips.look_again()  # for what they have enqueued
+        return False
 
     def _sleep(self, now: float, want: int) -> None:
         until = min(self._tick_at, now + TICK)

@@ -20,6 +20,7 @@ from ..context import JobContext, enter
 from ..jobs import Call, Claimed, decode
 from ..log import get_logger
 from ..registry import AnyTask
+from .bell import Bell
 from .hygiene import IDLE, Hygiene, fresh_context
 from .outcome import Outcome
 from .page import Page
@@ -43,6 +44,7 @@ class Desk(Protocol):
     awaited: dict[Claimed, Callable[[Any], None]]
     finished: bool
     work: Work
+    bell: Bell
 
     def deliver(self, outcome: Outcome) -> None:
         """Take an outcome to be settled."""
@@ -61,6 +63,7 @@ class Runner:
 
     :ivar since: when the running job started, on the monotonic clock; 0.0 while idle.
     :ivar busy: seconds that jobs have held this runner, for `jobs` jobs.
+    :ivar concluding: its job has ended and is being followed up, which may enqueue another one.
     """
 
     def __init__(self, desk: Desk, slot: int, loop: LoopRunner) -> None:
@@ -71,6 +74,7 @@ class Runner:
         self.busy = 0.0
         self.jobs = 0
         self.running: JobContext | None = None
+        self.concluding = False
         self._context = fresh_context()
         self._noted = desk.noted
         self._signed = settings().sign_payloads
@@ -132,6 +136,7 @@ class Runner:
     def _conclude(self, context: JobContext, outcome: Outcome) -> None:
         """Deliver an outcome, and tell its verdict to who waits for it, in the job's own scope."""
         verdicts: SimpleQueue[Any] = SimpleQueue()
+        self.concluding = True
         self.desk.awaited[context.claimed] = verdicts.put
         self.desk.deliver(outcome)
         while not self.desk.finished or not verdicts.empty():
@@ -140,6 +145,8 @@ class Runner:
                 break
         if self.desk.hygiene.needed:
             self.desk.hygiene.clean()
+        self.concluding = False
+        self.desk.bell.ring()
 
     def _attempt(self, context: JobContext) -> Outcome | None:
         task = None
@@ -191,6 +198,11 @@ class LoopRunner:
         self._rested_at = monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+
+    @property
+    def concluding(self) -> bool:
+        """Whether jobs have ended and are being followed up."""
+        return bool(self._telling)
 
     @property
     def active(self) -> int:
@@ -291,6 +303,7 @@ class LoopRunner:
         if self.desk.hygiene.strangers:
             await sync_to_async(self.desk.hygiene.clean)()
         self._telling.discard(verdict)
+        self.desk.bell.ring()
         if self._ending and not self._telling:
             loop.stop()
 

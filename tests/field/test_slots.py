@@ -9,11 +9,12 @@ from redis.crc import key_slot
 
 import django_emq as emq
 from django_emq import chains, rights, scripts
-from django_emq.keys import queue_keys, reserve_keys
+from django_emq.jobs import UniqueKey
+from django_emq.keys import digest, queue_keys, reserve_keys
 from django_emq.reaper import Reaper
 from django_emq.repeats import Entry
 from tests.conformance import wire
-from tests.conformance.wire import claim_one, enqueue_one, enqueue_some, lapse, pass_ms
+from tests.conformance.wire import claim_one, enqueue_one, enqueue_some, lapse, new, pass_ms
 
 LINE = re.compile(r"\+?[\d.]+ \[\d+ ([^\]]*)\] (.*)")
 WORD = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -63,6 +64,14 @@ class Watch:
 
 def live(client, queue):
     """Each verb once at least, on a queue that has something for it."""
+    again = new()._replace(unique=UniqueKey(digest("k"), "finish", 0, "keep_last", 0))
+    for _ in range(4):
+        wire.claim_some(client, queue, 1)
+        job = again._replace(id=new().id)
+        scripts.enqueue_unique(client, queue, [job], request=job.id, producer="p")
+    scripts.cancel(client, queue, [*wire.members(client, queue, "active")])
+    (last,) = wire.claim_some(client, queue, 1)
+    wire.complete(client, queue, last.id.decode(), 1)
     one_more = chains.packed([chains.packed(("elsewhere", "JOB1", "{}", 0, ""))])
     job_id = enqueue_one(client, queue, fence_key="a", on_success=one_more, ties=1)
     scripts.wait(client, queue, job_id, "one")
@@ -122,8 +131,9 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
     """Each call touches one slot only, and what it declares, or what stands beside that.
 
     The documented exceptions are made from a declared key or from the prefix of the rows: a row
-    and its log lines, the list of who waits for its end, the number of a resource that it names,
-    the counters of one minute, and what a worker said of itself. No script spans two queues.
+    and its log lines, the list of who waits for its end, the number of a resource or the unique key
+    that it names, where a job waits behind another one, the counters of one minute, and what a
+    worker said of itself. No script spans two queues.
     """
     queues = ("alpha", "beta")
     slots = {queue: key_slot(queue_keys(queue).pending.encode()) for queue in queues}
@@ -151,7 +161,8 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
         for key in touched - set(declared):
             base = key[: key.index("}") + 2]
             assert re.fullmatch(
-                r"job:[0-9A-Za-z]+(:logs)?|waiter:one|metrics:\d+|fence:a|worker:w|repeat:\w+",
+                r"job:[0-9A-Za-z]+(:logs)?|waiter:one|metrics:\d+|fence:a|worker:w|repeat:\w+"
+                r"|unique:\w+|schedule|wake",
                 key[len(base) :],
             ), name
             assert any(one.startswith(base) for one in declared) or name == "mend", (name, key)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django_emq.exceptions import EmqError
-from django_emq.jobs import Claims, Reaped
+from django_emq.jobs import Claims, Conflict, Reaped
 from tests.model.look import Ms
 
 
@@ -16,6 +16,8 @@ def plain(answer: Any) -> Any:
     if isinstance(answer, Claims):
         jobs = [(j.id.decode(), j.payload.decode(), j.token, j.failures) for j in answer.jobs]
         return answer.next_ms, jobs
+    if isinstance(answer, Conflict):
+        return " ".join(answer)
     if isinstance(answer, Reaped):
         return tuple(answer)
     if isinstance(answer, list):

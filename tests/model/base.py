@@ -17,6 +17,7 @@ from tests.model.look import Ms
 STALE, GONE, HELD, STATE = "StaleToken", "JobGone", "JobHeld", "NotInState"
 SENT_MS, CLAIMS_MS = 120_000, 600_000  # how long calls are remembered
 NEVER = Ms(float("inf"), float("inf"))
+TIMES = ("started_at", "finished_at", "unique_since", "due")  # fields that are instants
 
 
 @dataclass
@@ -52,6 +53,8 @@ class Base:
         self.sent: dict[str, tuple[Any, Ms, list[Any]]] = {}  # by producer
         self.given: dict[str, tuple[Any, Ms, list[tuple[str, int]]]] = {}  # by worker
         self.key: str | None = None  # what `cas` works on
+        self.keys: dict[str, tuple[str, Ms]] = {}  # unique ones: the holder, and until when
+        self.fences: dict[str, tuple[Ms, Ms]] = {}  # by resource: the last number, and until when
 
     def due(self, at: Ms) -> bool:
         """Whether an instant has come. All waits are much longer than a call takes."""
@@ -83,11 +86,40 @@ class Base:
         job.place, job.score = place, score
         state = {"schedule": "scheduled"}.get(place, place)
         job.row.update(fields, state=state)
+        if place in ("dead", "done"):
+            self.free(job)
 
     def forget(self, jobs: list[Job]) -> int:
         for job in jobs:
             del self.jobs[job.id]
+        for job in jobs:
+            self.free(job)
         return len(jobs)
+
+    def free(self, job: Job) -> None:
+        """A job has ended: its key goes to the one that waits behind it, or nobody has it."""
+        digest, _, until = job.row.get("unique", "").partition(" ")
+        holder_id, _ = self.keys.get(digest, ("", NEVER))
+        if holder_id != job.id or until == "time":
+            return
+        if heir := self.heir(job):
+            self.keys[digest] = (heir.id, NEVER)
+            heir.score = heir.row.pop("due")
+            del heir.row["behind"]
+            self.ring()
+        else:
+            del self.keys[digest]
+
+    def heir(self, job: Job) -> Job | None:
+        """The job that waits behind this one."""
+        heir = self.jobs.get(job.row.get("heir", ""))
+        waits = heir and heir.place == "schedule" and heir.row.get("behind") == job.id
+        return heir if waits else None
+
+    def key_of(self, job: Job) -> str:
+        """The key that a job that is not over may hold; '' for none."""
+        digest, _, until = job.row.get("unique", "").partition(" ")
+        return "" if until == "start" and job.token else str(digest)
 
     def keep_cap(self) -> None:
         """The morgue is full: the oldest go."""
@@ -112,7 +144,7 @@ class Base:
         for job in self.jobs.values():
             if job.place != "pending":
                 job.score = job.score.plus(-ms)
-            for name in ("started_at", "finished_at"):
+            for name in TIMES:
                 if name in job.row:
                     job.row[name] = job.row[name].plus(-ms)
         if "paused" in self.meta:
@@ -120,3 +152,7 @@ class Base:
         self.window_ends = self.window_ends.plus(-ms)
         self.sent = {who: (r, ends.plus(-ms), v) for who, (r, ends, v) in self.sent.items()}
         self.given = {who: (r, ends.plus(-ms), g) for who, (r, ends, g) in self.given.items()}
+        self.keys = {
+            d: (i, ends if ends is NEVER else ends.plus(-ms)) for d, (i, ends) in self.keys.items()
+        }
+        self.fences = {res: (n, ends.plus(-ms)) for res, (n, ends) in self.fences.items()}

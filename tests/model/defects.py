@@ -13,11 +13,12 @@ from django_emq.scripts import SCRIPTS
 
 
 class Defect(NamedTuple):
-    """What is wrong, in words; in which script; and the texts, old and new."""
+    """What is wrong, in words; in which script; the texts, old and new; what must happen too."""
 
     what: str
     script: str
     swaps: tuple[tuple[str, str], ...]
+    friends: tuple[str, ...] = ()
 
 
 class NoPlace(Exception):
@@ -168,11 +169,9 @@ def _defects() -> list[Defect]:
     wake = "redis.call('LPUSH', wake, '1')"
     for verb in ("enqueue", "claim", "snooze", "release", "promote", "resume"):
         defect(verb, "no worker is woken", (wake, ""))
-    # In these two a chain wakes as well, which the model does not have.
-    empty = "redis.call('LLEN', wake) == 0 then"
-    defect("retry", "no worker is woken", (f"earlier and {empty}", "false then"))
-    ready = "redis.call('ZADD', pending, unpack(ready))\n  if "
-    defect("reap", "no worker is woken", (f"{ready}{empty}", f"{ready}false then"))
+    awake = "redis.call('LLEN', wake) == 0"  # chains wake workers in these two as well
+    defect("retry", "no worker is woken", (f"if earlier and {awake}", "if false"))
+    defect("reap", "no worker is woken", (f"  if {awake} then", "  if false then"))
     for verb, name in {
         "enqueue": "enqueued",
         "claim": "claimed",
@@ -186,4 +185,55 @@ def _defects() -> list[Defect]:
     return found
 
 
-DEFECTS = _defects()
+# Where a script frees the key of a job that ends.
+FREES = {
+    **dict.fromkeys(("complete", "discard", "bury", "cancel"), "\n  free(id)\n"),
+    **dict.fromkeys(("retry", "remove", "drain"), "\n    free(id)\n"),
+    **dict.fromkeys(("reap", "obliterate"), "\n      free(id)\n"),
+}
+
+
+def _of_unique_keys() -> list[Defect]:
+    found = []
+
+    def defect(script: str, what: str, *swaps: tuple[str, str]) -> None:
+        found.append(Defect(what, script, swaps, ("enqueue_unique",)))
+
+    stranger = "redis.pcall('GET', base .. 'unique:' .. digest) ~= id"
+    for script, call in FREES.items():
+        defect(script, "the unique key is not freed", (call, "\n"))
+        defect(script, "the unique key of a stranger is freed", (stranger, "false"))
+    for script in ("complete", "retry", "cancel"):
+        defect(script, "who waits behind it waits for ever", ("if due and", "if false and"))
+    defect("reprocess", "the key is not taken again", ("redis.call('SET', key, id)", ""))
+    defect(
+        "reprocess", "the key of another job is taken", ("elseif holder then", "elseif nil then")
+    )
+    defect("requeue", "what waits behind a job runs beside it", ("elseif row[3]", "elseif nil"))
+    verb = "enqueue_unique"
+    same = "== request .. ' ' then"
+    defect(verb, "the same call is carried out again", (same, "== false then"))
+    defect(verb, "a clock that is an hour off", AN_HOUR)
+    defect(verb, "no worker is woken", ("redis.call('LPUSH', wake, '1')", ""))
+    defect(verb, "nobody holds a key", ("if holder then", "if nil then"))
+    defect(verb, "a job that has ended holds its key", ("if lives and", "if true or"))
+    defect(verb, "a job that has begun holds its key until the end", ("kind ~= 'start'", "true"))
+    defect(verb, "a time ends with its job", ("PTTL', key) > 0", "PTTL', key) > 9e15"))
+    defect(verb, "a time never ends", ("redis.call('PEXPIRE', key, ARGV[at + 6])", ""))
+    defect(verb, "a running job is replaced", ("elseif holder.waits and", "elseif true and"))
+    defect(verb, "what is replaced stays", ("redis.call('ZREM', schedule, id)", ""))
+    defect(verb, "two wait behind one", ("return {holder.heir}, holder.id", "return {}, holder.id"))
+    defect(verb, "it does not wait", ("  elseif waits then", "  elseif false then"))
+    defect(verb, "it is put off for ever", ("math.min(due, since", "math.max(due, since"))
+    defect(verb, "the first call is forgotten", ("holder and holder.since or now", "now"))
+    for name in ("enqueued", "duplicates", "replaced"):
+        defect(verb, f"the counter {name} is not raised", (f"tally('{name}'", "tostring('no'"))
+    return found
+
+
+def _of_resources() -> list[Defect]:
+    raised = ("math.max(last + 1, now)", "math.max(last, now)")
+    return [Defect("two claims for a resource get one number", "claim", (raised,))]
+
+
+DEFECTS = _defects() + _of_unique_keys() + _of_resources()

@@ -16,7 +16,7 @@ local base, since = ARGV[1], ARGV[2]
 local time = redis.call('TIME')
 local answer = {
   time = time[1] * 1000 + math.floor(time[2] / 1000),
-  sets = {}, rows = {}, logs = {}, counted = {},
+  sets = {}, rows = {}, logs = {}, counted = {}, keys = {},
   wake = redis.call('LLEN', base .. 'wake'),
   meta = redis.call('HGETALL', base .. 'meta'),
   metrics = redis.call('HGETALL', base .. 'metrics'),
@@ -32,6 +32,8 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
     answer.logs[id] = redis.call('LRANGE', key, 0, -1)
   elseif id then
     answer.rows[id] = redis.call('HGETALL', key)
+  elseif string.find(key, ':unique:') then
+    answer.keys[string.match(key, '%w+$')] = redis.call('GET', key)
   elseif string.find(key, ':metrics:%d') then
     local minute = redis.call('HGETALL', key)
     for i = 1, #minute, 2 do
@@ -63,6 +65,8 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
   if kind == 'hash' and string.find(key, ':job:') then
     back(key, 'started_at')
     back(key, 'finished_at')
+    back(key, 'unique_since')
+    back(key, 'due')
   elseif kind == 'string' and left >= 0 then
     redis.call('PEXPIRE', key, math.max(left - ms, 0))
   end
@@ -100,6 +104,7 @@ class Look:
     sets: dict[str, dict[str, float]]  # members in the order of the server
     rows: dict[str, dict[str, str]]
     logs: dict[str, list[str]]
+    keys: dict[str, str]  # unique keys: the digest, and who holds it
     meta: dict[str, str]
     totals: dict[str, int]
     counted: dict[str, int]  # the same, summed over the minutes
@@ -122,6 +127,7 @@ def look(client: Client, keys: Keys, since: str) -> Look:
         sets={name: {i: float(score) for i, score in s.items()} for name, s in sets.items()},
         rows={job_id: _pairs(row) for job_id, row in _dict(found["rows"])},
         logs=dict(_dict(found["logs"])),
+        keys=dict(_dict(found["keys"])),
         meta=_pairs(found["meta"]),
         totals={name: int(n) for name, n in _pairs(found["metrics"]).items()},
         counted={name: int(n) for name, n in _dict(found["counted"])},

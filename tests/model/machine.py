@@ -14,9 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from django_emq import connections, scripts, upkeep
 from django_emq.exceptions import EmqError
-from django_emq.jobs import NewJob
+from django_emq.jobs import NewJob, UniqueKey
 from django_emq.keys import queue_keys, reserve_keys
 from tests.model.answers import matches, plain, texts
+from tests.model.base import NEVER, TIMES
 from tests.model.look import Ms, look, pass_ms
 from tests.model.model import Model
 
@@ -38,6 +39,15 @@ some = st.lists(picks, min_size=1, max_size=4)
 some_time = st.sampled_from((1, 0, 2))
 few = st.sampled_from((500, 2, 1))
 letters = st.sampled_from("ab")
+# What a conflict leads to, and until when such a job holds its key.
+unique = st.sampled_from(
+    [
+        *[(c, until) for c in ("reject", "replace") for until in ("finish", "start", "time")],
+        *[("keep_last", "finish")] * 3,
+        ("throttle", "time"),
+        ("debounce", "start"),
+    ]
+)
 queues = itertools.count()
 
 
@@ -59,6 +69,7 @@ class Machine(RuleBasedStateMachine):
         self.ids: list[str] = []
         self.lowest: dict[str, int] = {}
         self.requests: dict[str, dict[str, Any]] = {}
+        self.verbs: dict[str, str] = {}  # by producer: of its request
         self.time = 0.0
         self.model.now = Ms(0, 0)
         self._compare()
@@ -107,6 +118,8 @@ class Machine(RuleBasedStateMachine):
         self._same(found.rows, {i: texts(row) for i, row in rows.items()}, "rows")
         logs = {job.id: job.logs for job in model.jobs.values() if job.logs}
         self._same(found.logs, logs, "logs")
+        held = {d: i for d, (i, ends) in model.keys.items() if ends is NEVER or not model.due(ends)}
+        self._same(found.keys, held, "unique keys")
         self._same(found.meta, texts(model.meta), "meta")
         self._same(found.wake, int(model.wake), "wake")
         open_ = model.used and not model.due(model.window_ends)
@@ -128,10 +141,14 @@ class Machine(RuleBasedStateMachine):
         for job in self.model.jobs.values():
             exact = found.sets[job.place][job.id]
             job.score = Ms(exact, exact)
-            for name in ("started_at", "finished_at"):
+            for name in (*TIMES, "fence"):
                 if name in job.row:
                     at = float(found.rows[job.id][name])
                     job.row[name] = Ms(at, at)
+        for resource, (number, ends) in self.model.fences.items():
+            rows = [j.row for j in self.model.jobs.values() if j.row.get("fence_key") == resource]
+            exact = [r["fence"] for r in rows if "fence" in r and number.has(r["fence"].low)]
+            self.model.fences[resource] = (max(exact, default=number), ends)
 
     def _same(self, found: Any, expected: Any, what: str) -> None:
         assert matches(found, expected), f"{what}:\n  server {found}\n  model  {expected}"
@@ -172,7 +189,9 @@ class Machine(RuleBasedStateMachine):
         dues=st.lists(st.sampled_from(("", "", "+", "at", "past")), min_size=1, max_size=3),
         wait=units,
         priority=st.sampled_from((0, 0, 5, -5)),
-        own=st.sets(st.sampled_from(("max_attempts", "max_stalls", "lease_ms", "history"))),
+        own=st.sets(
+            st.sampled_from(("max_attempts", "max_stalls", "lease_ms", "history", "fence_key"))
+        ),
         known=st.booleans(),
         pick=picks,
     )
@@ -182,6 +201,8 @@ class Machine(RuleBasedStateMachine):
         for name in sorted(own):
             if name == "history":  # as rows of Django's tasks have one
                 fields += [("claims", ""), ("errors", "")]
+            elif name == "fence_key":
+                fields += [(name, pick % 2), ("ties", "1")]
             else:
                 fields.append((name, 3 * UNIT if name == "lease_ms" else 1 + pick % 2))
         at = {"": "", "+": f"+{wait}", "at": f"{self.time + wait:.0f}", "past": "1000"}
@@ -196,19 +217,42 @@ class Machine(RuleBasedStateMachine):
         self.ids.append(f"JOB{len(self.ids):05}")
         return self.ids[-1]
 
-    def _enqueue(self, producer: str, jobs: list[NewJob]) -> None:
+    def _enqueue(self, producer: str, jobs: list[NewJob], verb: str = "enqueue") -> None:
         self.requests[producer] = {
             "jobs": jobs,
             "producer": producer,
             "request": f"r{next(queues)}",
         }
-        self.do("enqueue", **self.requests[producer])
+        self.verbs[producer] = verb
+        self.do(verb, **self.requests[producer])
+
+    @rule(
+        producer=st.sampled_from(PRODUCERS),
+        dues=st.lists(st.sampled_from(("", "", "+")), min_size=1, max_size=3),
+        wait=units,
+        keys=st.lists(letters, min_size=3, max_size=3),
+        mode=unique,
+        plain=st.booleans(),
+        pick=picks,
+    )
+    def enqueue_unique(self, producer, dues, wait, keys, mode, plain, pick):
+        """Jobs with one of two keys; sometimes one without, and an id that is known."""
+        conflict, until = mode
+        jobs = []
+        for due, key in zip(dues, keys, strict=False):
+            due = f"+{wait}" if due or conflict == "debounce" else ""
+            key = UniqueKey(key, until, wait, conflict, 2 * UNIT)
+            jobs.append(NewJob(self._mint(), f"only {pick}", pick % 2, due, (), key))
+        if plain:
+            jobs.append(NewJob(self._mint(), "work", 0, "", ()))
+            jobs.append(NewJob(self.id(pick), "again", 0, "", (), jobs[0].unique))
+        self._enqueue(producer, jobs, "enqueue_unique")
 
     @rule(producer=st.sampled_from(PRODUCERS))
     def enqueue_again(self, producer):
         """The reply was lost: the same call again."""
         if producer in self.requests:
-            self.do("enqueue", **self.requests[producer])
+            self.do(self.verbs[producer], **self.requests[producer])
 
     # -- workers ------------------------------------------------------------------------------
 

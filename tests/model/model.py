@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.model.base import CLAIMS_MS, GONE, HELD, NEVER, SENT_MS, STATE, Job
-from tests.model.fenced import Fenced
 from tests.model.look import SETS, Ms, whole
+from tests.model.unique import Unique
+
+FENCE_MS = 3_600_000
 
 
-class Swept(Fenced):
+class Swept(Unique):
     """Admission, claims, and what sweepers do."""
 
     def enqueue(self, jobs: list[Any], *, request: str, producer: str) -> list[Any]:
@@ -23,17 +25,17 @@ class Swept(Fenced):
             elif new.id in self.jobs:
                 verdicts.append(0)
             else:
-                self._admit(new, first)
+                self.admit(new, first)
                 verdicts.append(1)
         self.sent[producer] = (request, self.now.plus(SENT_MS), verdicts)
         return verdicts
 
-    def _admit(self, new: Any, first: Ms) -> None:
+    def admit(self, new: Any, first: Ms, due: Ms | None = None) -> Job:
         row = {"attempts": 0, "payload": new.payload}
         row |= {"priority": new.priority} if new.priority else {}
         row |= dict(zip(new.fields[::2], new.fields[1::2], strict=True))
         job = self.jobs[new.id] = Job(new.id, row, "", Ms(0, 0))
-        due = self.instant(new.due)
+        due = due or self.instant(new.due)
         if due.low > self.now.high:
             self.move(job, "schedule", due)
             self.ring(self.before(due, first))
@@ -41,6 +43,7 @@ class Swept(Fenced):
             self.move(job, "pending")
             self.ring()
         self.count("enqueued")
+        return job
 
     def claim(
         self, *, worker: str, request: str, lease_ms: int, count: int = 1, due: int = 200
@@ -64,6 +67,8 @@ class Swept(Fenced):
                 before = [job.row.get("worker", ""), whole(job.row.get("started_at"))]
                 job.row["claims"] += "@".join(before) + "\n"
             fields = {"attempts": job.token + 1, "worker": worker, "started_at": self.now}
+            if resource := job.row.get("fence_key"):
+                fields["fence"] = self._raise(resource)
             self.move(job, "active", self.now, **fields)
             answer.append(self._lease(job, lease_ms))
             self.note("claimed", job.id, job.token)
@@ -73,6 +78,15 @@ class Swept(Fenced):
             self.given[worker] = (request, self.now.plus(CLAIMS_MS), given)
             self._use(len(taken))
         return self._leave(limited, window, len(taken) < count), answer
+
+    def _raise(self, resource: str) -> Ms:
+        """A number above the last one, and never below the clock."""
+        last, ends = self.fences.get(resource, (Ms(0, 0), NEVER))
+        if self.due(ends):
+            last = Ms(0, 0)
+        number = Ms(max(last.low + 1, self.now.low), max(last.high + 1, self.now.high))
+        self.fences[resource] = (number, self.now.plus(FENCE_MS))
+        return number
 
     def _lease(self, job: Job, lease_ms: int) -> Any:
         job.score = self.now.plus(job.number("lease_ms", lease_ms))
@@ -139,7 +153,7 @@ class Swept(Fenced):
         self.count("dead", len(dead))
         self.keep_cap()
         held = self.inside("active")
-        # No chains and no schedules here.
+        # No chain leads to another queue here, and there is no schedule.
         return self._until(held[0].score) if held else -1, back, dead, 0, -1
 
     def trim(self, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
@@ -159,6 +173,13 @@ class Model(Swept):
         def act(job: Job) -> Any:
             if job.place != "dead":
                 return STATE
+            takes = self.takes_again(job)
+            if takes is None:
+                return STATE
+            if takes:
+                self.keys[self.key_of(job)] = (job.id, NEVER)
+                for name in ("behind", "due", "heir", "unique_since", "duplicates"):
+                    job.row.pop(name, None)
             for name in ("failures", "stalls", "last_error", "traceback", "finished_at"):
                 job.row.pop(name, None)
             self.move(job, "pending", settled="reprocess")
@@ -170,6 +191,8 @@ class Model(Swept):
     def requeue(self, ids: list[str], *, by: str = "", only: str = "") -> list[Any]:
         def act(job: Job) -> Any:
             if job.place not in ([only] if only else ("active", "schedule")):
+                return STATE
+            if "behind" in job.row:
                 return STATE
             token = job.token + (job.place == "active")
             self.move(job, "pending", settled="requeue", attempts=token)
@@ -227,9 +250,11 @@ class Model(Swept):
         if "paused" not in self.meta or (self.inside("active") and not force):
             return STATE
         order = ("pending", "schedule", "dead", "done", "active")
-        everything = [job for name in order for job in self.inside(name)]
         assert set(order) == set(SETS)
-        if self.forget(everything[:batch]) == batch:
+        left = batch
+        for name in order:
+            left -= self.forget(self.inside(name)[:left])
+        if not left:
             return True
         self.totals.clear()
         self.meta.clear()

@@ -25,6 +25,7 @@ EXAMPLES, STEPS = 2000, 50
 # A short pass leaves most verbs out that cannot meet the broken one. These and their like stay:
 # enqueue, claim, complete, reap, and time.
 RARE = (
+    "enqueue_unique",
     "retry",
     "snooze",
     "release",
@@ -50,6 +51,7 @@ RARE = (
 FRIENDS = {
     "complete": {"log"},
     "claim": {"release", "pause", "limit"},
+    "enqueue_unique": {"release", "snooze"},
     "promote": {"snooze"},
     "reprocess": {"bury"},
     "resume": {"pause"},
@@ -101,13 +103,13 @@ def test_a_defect_is_caught(
     redis.script_flush()
     caught[defect] = False
     with pytest.raises((AssertionError, HypothesisException)):
-        walk_on(defect.script)
+        walk_on(defect)
     caught[defect] = True
 
 
-def walk_on(script: str) -> None:
+def walk_on(defect: Defect) -> None:
     """A few short passes, with the verbs that matter to a script."""
-    wanted = {script, *FRIENDS.get(script, ())}
+    wanted = {defect.script, *FRIENDS.get(defect.script, ()), *defect.friends}
     for seed in range(SEED, SEED + SEEDS):
         walk(**SHORT, seed=seed, explain=False, without=[r for r in RARE if r not in wanted])
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 from django.db import connections as databases
 from django.urls import reverse
 from django.utils import timezone
@@ -16,7 +17,7 @@ from django_emq import doctor, registry, relay
 from django_emq.models import Outbox
 from django_emq.relay import Relay
 from tests import postgres
-from tests.outbox.boxes import on_sqlite, rows, work
+from tests.outbox.boxes import drain, on_sqlite, rows, work
 from tests.probe import tasks
 from tests.processes import Worker, wait_until
 from tests.test_on_commit import stored
@@ -188,3 +189,38 @@ def test_a_table_that_is_not_there(cluster, settings, django_db_blocker, capsys)
         assert finding.id == "django_emq.D061"
         call_command("emq_stats")
         assert "outbox of bare: cannot be read: " in capsys.readouterr().out
+
+
+@on_sqlite
+def test_a_relay_that_gives_way_goes_on(client, task, left):
+    """MySQL ends one of two transactions that wait for each other: its rows are pushed again."""
+    ids = [task.enqueue(i).id for i in range(3)]
+    lost = []
+
+    def deadlock(execute, sql, *args):
+        if sql.startswith("DELETE") and len(lost) < 2:
+            lost.append(sql)
+            raise OperationalError("Deadlock found when trying to get lock")
+        return execute(sql, *args)
+
+    with databases["default"].execute_wrapper(deadlock):
+        assert drain(client, "default") == 3
+    assert len(lost) == 2
+    assert work(client) == ids
+    assert rows("default") == []
+
+
+@on_sqlite
+def test_a_relay_does_not_insist(client, task, left):
+    """On a database that refuses everything, which is told as before."""
+    task.enqueue(1)
+
+    def refuse(execute, sql, *args):
+        raise OperationalError("go away")
+
+    with (
+        databases["default"].execute_wrapper(refuse),
+        pytest.raises(OperationalError, match="go away"),
+    ):
+        drain(client, "default")
+    assert len(rows("default")) == 1

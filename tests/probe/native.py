@@ -88,3 +88,10 @@ def tell_slowly(task_result, **kwargs):
 def plain(*args):
     """No task: must never be called by a path in a payload."""
     _append("plain was called")
+
+
+def charge(context, order, note=""):
+    _append(f"{order} {note}")
+
+
+charge = task(takes_context=True)(charge).using(unique="order")

@@ -81,7 +81,8 @@ def _session(alias):
     if connection.vendor == "sqlite":
         return id(connection.connection)
     with connection.cursor() as cursor:
-        cursor.execute("select pg_backend_pid()")
+        name = "connection_id" if connection.vendor == "mysql" else "pg_backend_pid"
+        cursor.execute(f"select {name}()")
         return cursor.fetchone()[0]
 
 
