@@ -20,7 +20,9 @@ class EmqConfig(AppConfig):
         from .checks import check
         from .doctor import check_eviction
         from .outbox_checks import check_aliases, check_tables
+        from .stored import connect
 
+        connect()
         register(check, "emq", Tags.caches)
         register(check_aliases, "emq")
         register(check_tables, Tags.database)

@@ -79,6 +79,7 @@ class JobContext:
         """Whether its value is for the next job of a chain."""
         return self._call is not None and self._call.passes
 
+    @property
     def planned_at(self) -> datetime | None:
         """Which time a job of a schedule stands for, in UTC; None for other jobs.
 

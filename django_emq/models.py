@@ -1,6 +1,6 @@
-"""The outbox, what effects are recorded in, and what the admin and its permissions hang on.
+"""The outbox, records of effects, schedules of people, and what the admin's permissions hang on.
 
-The queue itself lives on its server: these two are the only tables. A permission is a row of
+The queue itself lives on its server: these three are the only tables. A permission is a row of
 Django's own; the pages of `django_emq.admin` check them.
 """
 
@@ -136,6 +136,77 @@ class Effect(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} of {self.key}"
+
+
+class Schedule(models.Model):
+    """A schedule that people keep in the admin; what is declared in code is not here.
+
+    The server has what is ticked: a row is entered there when it has been saved and committed.
+    """
+
+    class Misfire(models.TextChoices):
+        """What becomes of times that nobody could keep."""
+
+        FIRE_ONCE = "fire_once", _("one job, for the newest")
+        SKIP = "skip", _("none that is a minute late")
+        FIRE_ALL = "fire_all", _("one job for each, at most 100")
+
+    name = models.CharField(max_length=128, unique=True, verbose_name=_("name"))
+    task = models.CharField(max_length=255, verbose_name=_("task"))
+    args = models.JSONField(default=list, blank=True, verbose_name=_("positional arguments"))
+    kwargs = models.JSONField(default=dict, blank=True, verbose_name=_("named arguments"))
+    cron = models.CharField(
+        max_length=100,
+        blank=True,
+        verbose_name=_("cron expression"),
+        help_text=_("Minute, hour, day, month, weekday; or @daily and the like."),
+    )
+    every = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        verbose_name=_("period"),
+        help_text=_("Seconds, in the place of a cron expression."),
+    )
+    tz = models.CharField(
+        max_length=64,
+        blank=True,
+        verbose_name=_("time zone"),
+        help_text=_("Of the cron expression; the project's own where this is empty."),
+    )
+    misfire = models.CharField(
+        max_length=10,
+        choices=Misfire.choices,
+        default=Misfire.FIRE_ONCE,
+        verbose_name=_("after an outage"),
+        help_text=_("What becomes of the times that nobody could keep."),
+    )
+    queue = models.CharField(
+        max_length=128,
+        blank=True,
+        verbose_name=_("queue"),
+        help_text=_("The task's own where this is empty."),
+    )
+    priority = models.SmallIntegerField(null=True, blank=True, verbose_name=_("priority"))
+    enabled = models.BooleanField(default=True, verbose_name=_("enabled"))
+    owner = models.CharField(
+        max_length=150, blank=True, verbose_name=_("owner"), help_text=_("Who answers for it.")
+    )
+    updated_at = models.DateTimeField(auto_now=True)
+
+    class Meta:
+        permissions = (("operate_schedule", _("Can switch schedules and run them now")),)
+        verbose_name = _("schedule")
+        verbose_name_plural = _("schedules")
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Refuse what the queue would refuse, in its words."""
+        from .stored import check
+
+        check(self)
 
 
 class FencedModel(models.Model):

@@ -211,3 +211,8 @@ def _new_job(task: AnyTask, args: tuple[Any, ...], kwargs: dict[str, Any], conf:
         key = unique.digest if unique else task.partition_key
         queue = partitions.place(conf, queue, job_id, key)
     return Made(queue, NewJob(job_id, payload, task.priority, task.due, task.fields, unique))
+
+
+def make(task: AnyTask, args: Iterable[Any], kwargs: dict[str, Any]) -> Made:
+    """A job that is not sent yet; raises what `enqueue` refuses it with."""
+    return _new_job(task, tuple(args), kwargs, settings())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from .calls import Way, batch_of, bounded, keys_of, run
 
 OFF = math.inf  # the next time of a schedule that is switched off
-FIELDS = ("rule", "every_ms", "cron", "tz", "misfire", "template", "priority", "fields", "unique")
+FIELDS = ("rule", "every_ms", "cron", "tz", "misfire", "template", "priority")
 
 
 class Tick(NamedTuple):

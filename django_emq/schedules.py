@@ -147,11 +147,8 @@ def placed(name: str, plan: Plan, conf: Settings, *, source: str = "code") -> Pl
         "misfire": plan.misfire,
         "template": signing.sealed(template, seal_of(queue, name)),
         "priority": priority,
-        "fields": json.dumps(list(task.fields)),
         "owner": plan.owner,
     }
-    if unique is not None:
-        record["unique"] = json.dumps(unique)
     if plan.cron is None:
         record["every_ms"] = plan.every_ms
     else:

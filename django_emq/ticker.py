@@ -6,19 +6,19 @@ each planned time. Python only computes which time follows which.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import replace
 
-from . import rules, schedules, scripts, signing
+from . import registry, rules, schedules, scripts, signing
 from .admission import came_in, introduce, job_after, verb_of
 from .batches import Batch
 from .connections import Client
 from .exceptions import EmqError, JobGone, NotInState
 from .ids import mint
-from .jobs import Job, NewJob, UniqueKey, decode
+from .jobs import Job, NewJob, decode
 from .keys import queue_keys
 from .log import get_logger
+from .queue import make
 from .repeats import FIELDS, OFF, DueSchedule, Tick
 
 logger = get_logger("ticker")
@@ -118,22 +118,26 @@ class Ticker:
 
 
 def job_of(queue: str, name: str, record: dict[str, str], planned: int) -> NewJob:
-    """The job of a schedule for one of its times. Raises ForgedPayload, ValueError."""
-    job_id = mint()
+    """The job of a schedule for one of its times, as its task is declared here and now.
+
+    Raises UnknownTask, ForgedPayload, ValueError.
+    """
     template = signing.opened(record["template"], schedules.seal_of(queue, name))
-    # A plain `repeat_register` may have any payload.
-    ours = template.startswith('{"')
-    payload = f'{{"planned_at":{planned},{template[1:]}' if ours else template
-    fields: list[Any] = json.loads(record["fields"] or "[]")
-    unique = UniqueKey(*json.loads(record["unique"])) if record.get("unique") else None
-    return NewJob(
-        job_id,
-        signing.sealed(payload, job_id),
-        int(record["priority"] or 0),
-        due=f"+{unique.hold_ms}" if unique is not None and unique.max_wait_ms else "",
-        fields=(*fields, "planned_at", planned, "schedule", name),
-        unique=unique or (),
-    )
+    fields = ("planned_at", planned, "schedule", name)
+    if not record["rule"]:  # a plain `repeat_register` may have any payload
+        job_id = mint()
+        return NewJob(job_id, signing.sealed(template, job_id), fields=fields)
+    call = decode(template.encode())
+    task = registry.get(call.task)
+    if task.queue != queue:  # what a row needs beside its options does not depend on the queue
+        moved = replace(task, queue=queue)
+        object.__setattr__(moved, "fields", task.fields)
+        task = moved
+    new = make(task, call.args, call.kwargs).new
+    payload = signing.opened(new.payload, new.id)
+    payload = signing.sealed(f'{{"planned_at":{planned},{payload[1:]}', new.id)
+    priority = int(record["priority"] or 0)
+    return new._replace(payload=payload, priority=priority, fields=(*new.fields, *fields))
 
 
 # -- for people -------------------------------------------------------------------------------

@@ -5,8 +5,9 @@
 -- KEYS[3…] record  hash  of each schedule, repeat:<name>
 --
 -- ARGV[1]  source  code, or database
--- ARGV[2]  since   ms since 1970: these are all that the source has, by a process that runs since
---                  then, and others of this source go; '' when they are only some
+-- ARGV[2]  since   ms since 1970: these are all that the source has, and its others go; '' when they
+--                  are only some. Code: by a process that runs since then. Database: as it was read
+--                  then, so what was entered later stays
 -- ARGV[3…] a schedule: name, next time in ms (inf: switched off), number of fields, and each
 --          field's name and value. A field stamp says how old this knowledge is.
 --
@@ -18,7 +19,10 @@
 local schedules, meta = KEYS[1], KEYS[2]
 local source, since = ARGV[1], ARGV[2]
 
-if since ~= '' then
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+if since ~= '' and source == 'code' then
   local last = redis.call('HGET', meta, 'declared')
   if last and tonumber(last) and tonumber(last) > tonumber(since) then
     return {0, 0}
@@ -38,7 +42,7 @@ while at <= #ARGV do
   end
   local had = redis.call('HMGET', record, 'rule', 'every_ms', 'cron', 'tz', 'stamp', 'source')
   local score = redis.call('ZSCORE', schedules, name)
-  local old = (tonumber(had[5] or '') or 0) > tonumber(given.stamp or 0)
+  local old = had[6] == source and (tonumber(had[5] or '') or 0) > tonumber(given.stamp or 0)
   local theirs = had[6] == 'code' and source ~= 'code'
   listed[name] = true
   if not (old or theirs or had[1] == given.rule and score) then
@@ -55,7 +59,9 @@ end
 local gone = {}
 if since ~= '' then
   for _, name in ipairs(redis.call('ZRANGE', schedules, 0, -1)) do
-    if not listed[name] and redis.call('HGET', schedules .. ':' .. name, 'source') == source then
+    local had = redis.call('HMGET', schedules .. ':' .. name, 'source', 'entered')
+    local newer = source ~= 'code' and (tonumber(had[2] or '') or 0) > tonumber(since)
+    if not listed[name] and had[1] == source and not newer then
       gone[#gone + 1] = name
     end
   end
@@ -65,7 +71,7 @@ end
 for _, new in ipairs(news) do
   local name, record, next_ms, fields = new[1], new[2], new[3], new[4]
   redis.call('HDEL', record, 'every_ms', 'cron', 'tz', 'owner', 'stamp')
-  redis.call('HSET', record, unpack(fields))
+  redis.call('HSET', record, 'entered', now, unpack(fields))
   if next_ms then
     redis.call('ZADD', schedules, next_ms, name)
   end
@@ -74,7 +80,7 @@ for _, name in ipairs(gone) do
   redis.call('ZREM', schedules, name)
   redis.call('DEL', schedules .. ':' .. name)
 end
-if since ~= '' and #news + #gone > 0 then
+if since ~= '' and source == 'code' and #news + #gone > 0 then
   redis.call('HSET', meta, 'declared', since)
 end
 return {#news, #gone}

@@ -7,8 +7,7 @@
 --
 -- Returns {now, next_ms, schedules}: the clock in ms, the ms until the first of the others is due
 --         (-1 for none), and of each that is due its name, its time, and the fields of its record
---         rule, every_ms, cron, tz, misfire, template, priority, fields, unique (nil where
---         there is none).
+--         rule, every_ms, cron, tz, misfire, template, priority (nil where there is none).
 
 local schedules = KEYS[1]
 local batch = tonumber(ARGV[1])
@@ -20,9 +19,9 @@ local due = redis.call('ZRANGEBYSCORE', schedules, '-inf', now, 'WITHSCORES', 'L
 local found = {}
 for i = 1, #due, 2 do
   local record = redis.pcall('HMGET', schedules .. ':' .. due[i],
-    'rule', 'every_ms', 'cron', 'tz', 'misfire', 'template', 'priority', 'fields', 'unique')
+    'rule', 'every_ms', 'cron', 'tz', 'misfire', 'template', 'priority')
   local entry = {due[i], due[i + 1]}
-  for field = 1, 9 do
+  for field = 1, 7 do
     entry[field + 2] = not record.err and record[field] or false
   end
   found[#found + 1] = entry

@@ -1,6 +1,7 @@
 """Enqueueing after the commit: every way in, every end of a transaction, each database."""
 
 import asyncio
+import itertools
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -15,7 +16,7 @@ from django.utils import timezone
 import django_emq as emq
 from django_emq import inspector
 from tests.helpers import QUEUE, burst
-from tests.probe import state, tasks
+from tests.probe import state, tasks, unique
 
 pytestmark = pytest.mark.django_db(transaction=True)
 LATER = tasks.mark.using(on_commit=True)
@@ -42,6 +43,7 @@ def in_an_hour():
     return timezone.now() + timedelta(hours=1)
 
 
+users = itertools.count()
 WAYS = {
     "plain": lambda: [LATER.enqueue(1)],
     "on_commit": lambda: [emq.enqueue_on_commit(tasks.mark, 1)],
@@ -49,6 +51,7 @@ WAYS = {
     "function": lambda: [emq.enqueue(LATER, 1)],
     "delayed": lambda: [emq.enqueue_in(3600, LATER, 1)],
     "at a time": lambda: [emq.enqueue_at(in_an_hour(), LATER, 1)],
+    "unique": lambda: [unique.sync.using(on_commit=True).enqueue(next(users))],
     "bulk": lambda: emq.enqueue_many(LATER.job(i) for i in range(1200)),
     "some of a bulk": lambda: emq.enqueue_many([LATER.job(1), LATER.job(2)]),
 }

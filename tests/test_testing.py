@@ -1,25 +1,90 @@
 """What `django_emq.testing` gives the tests of a project."""
 
 import unittest
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import transaction
 from django.test import TestCase
 
-from django_emq import connections, inspector, scripts
+from django_emq import connections, inspector, schedules, scripts
 from django_emq.conf import settings as conf
-from django_emq.exceptions import JobGone, StaleToken
+from django_emq.exceptions import InvalidOption, JobGone, StaleToken
 from django_emq.models import Effect
 from django_emq.testing import EmqMixin
 from tests.probe import effects as tasks
 from tests.probe.models import Payment
+from tests.probe.tasks import mark_planned
 
 pytestmark = pytest.mark.django_db
 
 
 def payments():
     return list(Payment.objects.order_by("pk").values_list("order_id", "amount"))
+
+
+# -- schedules --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def declared(monkeypatch):
+    """Two schedules of the code: each hour, and 02:30 in Berlin."""
+    monkeypatch.setattr(schedules, "_decorated", {})
+    schedules.every(hours=1, name="hourly", args=["h"])(mark_planned)
+    schedules.cron("30 2 * * *", tz="Europe/Berlin", name="nightly", args=["n"])(mark_planned)
+
+
+def planned(emq):
+    return [f"{job.args[0]} {job.planned_at:%d %H:%M}" for job in emq.waiting()]
+
+
+NIGHT = datetime(2026, 10, 24, 22, 30, tzinfo=UTC)
+
+
+def test_schedules_tick_as_time_is_advanced(emq, declared):
+    """Each time, in order; started ones only; and nothing by starting."""
+    emq.schedules(at=NIGHT)
+    assert emq.waiting() == []
+    emq.advance(2 * 3600)
+    assert planned(emq) == ["h 24 23:00", "h 25 00:00", "n 25 00:30"]
+    emq.advance(3600)
+    assert planned(emq)[3:] == ["h 25 01:00"]  # 02:30 comes a second time, and is not fired again
+
+
+def test_schedules_that_were_not_started_do_not_tick(emq, declared):
+    """A test of something else is not disturbed by what the code declares."""
+    emq.advance(86_400)
+    emq.schedules("nightly")
+    emq.advance(86_400)
+    assert [job.args for job in emq.waiting()] == [["n"]]
+
+
+def test_a_job_of_a_schedule_knows_its_time(emq, declared, probe):
+    """That of the test."""
+    schedules.every(hours=1, name="plain")(mark_planned)
+    emq.schedules("plain", at=NIGHT)
+    emq.advance(1800)
+    emq.run_until_empty()
+    assert probe.marks() == [f"{NIGHT.timestamp() + 1800:.0f}"]
+
+
+@pytest.mark.parametrize(
+    ("names", "at", "said"),
+    [
+        (["daily"], NIGHT, "no schedule 'daily'. There are: hourly, nightly."),
+        (["hourly"], datetime(2026, 1, 1), "Use an aware datetime"),
+    ],
+)
+def test_what_cannot_be_started_is_said(emq, declared, names, at, said):
+    with pytest.raises(InvalidOption, match=said):
+        emq.schedules(*names, at=at)
+
+
+def test_too_many_times_are_an_error(emq, declared):
+    """A test that advances by a year by mistake says so at once."""
+    emq.schedules("hourly")
+    with pytest.raises(AssertionError, match="1000 times of schedules in one advance"):
+        emq.advance(365 * 86_400)
 
 
 # -- the sandbox ------------------------------------------------------------------------------

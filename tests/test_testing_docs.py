@@ -8,10 +8,12 @@ import unittest
 import pytest
 from django.db import transaction
 
+from django_emq import schedules
 from django_emq.testing import Sandbox
 from tests.probe import effects as tasks
 from tests.probe import telling
 from tests.probe.models import Payment
+from tests.probe.tasks import mark
 from tests.processes import ROOT
 from tests.test_docs import Block, blocks, names, place, section
 
@@ -35,6 +37,8 @@ def shop(monkeypatch):
         "shop.tasks": {"pay": tasks.pay, "report": telling.report},
     }.items():
         monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**values))
+    monkeypatch.setattr(schedules, "_decorated", {})
+    schedules.cron("0 6 * * *", tz="Europe/Berlin", name="digest", args=[1])(mark)
 
 
 @pytest.mark.parametrize("block", [b for b in blocks(PAGE) if b.language == "python"], ids=place)

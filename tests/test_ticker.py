@@ -2,11 +2,12 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
 import django_emq as emq
-from django_emq import connections, inspector, partitions, schedules, scripts, signing
+from django_emq import connections, inspector, partitions, registry, schedules, scripts, signing
 from django_emq.conf import settings as emq_settings
 from django_emq.exceptions import ForgedPayload, InvalidOption, InvalidTask, JobGone, NotInState
 from django_emq.jobs import decode
@@ -195,7 +196,8 @@ def test_a_tick_is_a_job(client, queue, declare):
     assert members(client, queue, "repeat") == {"x": planned + HOUR}
     (job,) = claim_some(client, queue, 5)
     call = decode(job.payload)
-    assert call == (MARK, [1], {"y": 2}, planned)
+    assert (call.task, call.args, call.kwargs) == (MARK, [1], {"y": 2})
+    assert call.planned_at == planned
     fields = row(client, queue, job.id.decode())
     assert (fields["priority"], fields["planned_at"], fields["schedule"]) == (
         "7",
@@ -204,6 +206,18 @@ def test_a_tick_is_a_job(client, queue, declare):
     )
     record = scripts_record(client, queue, "x")
     assert (record["last_job"], record["last_planned"]) == (job.id.decode(), str(planned))
+
+
+def test_what_hangs_on_a_task_hangs_on_its_scheduled_jobs(client, queue, declare, monkeypatch):
+    """A job of a schedule is made as any other: callbacks with ids of their own, every time."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    first = registry.register(replace(tasks.mark, name="first", on_success=tasks.boom))
+    ticker = declare(queue, x=plan(queue, task=first.name, misfire="fire_all"))
+    set_back(client, queue, "x", 2 * HOUR)
+    ticker.tick(queue)
+    rows = [row(client, queue, i) for i in members(client, queue, "pending")]
+    assert len({one["on_success"] for one in rows}) == 2
+    assert all("tests.probe.tasks.boom" in one["on_success"] for one in rows)
 
 
 def test_nothing_to_tick_costs_no_command(client, queue):
@@ -340,6 +354,22 @@ def test_a_task_that_is_unknown_is_said_once(client, queue, declare, caplog):
     assert caplog.text.count("schedule x cannot be kept: There is no task") == 1
 
 
+def test_a_ticker_that_does_not_know_the_task_leaves_it_to_others(client, queue, declare, caplog):
+    """Of another release, for instance: said once, and the tick stays due."""
+    ticker = declare(queue, x=plan(queue))
+    planned = set_back(client, queue, "x", HOUR)
+    known = registry._tasks.pop(MARK)
+    try:
+        assert ticker.tick(queue) == -1
+        assert ticker.tick(queue) == -1
+    finally:
+        registry._tasks[MARK] = known
+    assert caplog.text.count("schedule x cannot be kept: There is no task") == 1
+    assert members(client, queue, "repeat") == {"x": planned}
+    assert ticker.tick(queue) > 0
+    assert inspector.counts(client, queue)["pending"] == 1
+
+
 def test_signed_payloads(client, redis, queue, settings, declare):
     """A ticker signs what the code declared, and not what somebody wrote on the server."""
     settings.EMQ = {**settings.EMQ, "SIGN_PAYLOADS": True}
@@ -348,7 +378,8 @@ def test_signed_payloads(client, redis, queue, settings, declare):
     ticker.tick(queue)
     (job,) = claim_some(client, queue, 5)
     signing.check(job.payload, job.id)
-    assert decode(job.payload) == (MARK, [1], {}, planned)
+    call = decode(job.payload)
+    assert (call.task, call.args, call.planned_at) == (MARK, [1], planned)
     record = scripts_record(client, queue, "x")
     for forged in ('{"task":"x"}', record["template"].replace("[1]", "[2]")):
         redis.hset(queue_keys(queue).record("x"), "template", forged)

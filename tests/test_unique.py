@@ -15,8 +15,10 @@ from django_emq.compat import task_enqueued
 from django_emq.exceptions import InvalidArguments, InvalidOption
 from django_emq.keys import queue_keys
 from django_emq.partitions import number_of
+from django_emq.ticker import Ticker, run_now
 from tests.conformance import wire
 from tests.helpers import QUEUE
+from tests.probe import tasks as plain
 from tests.probe import unique as tasks
 
 
@@ -202,6 +204,38 @@ def test_the_partition_follows_from_the_key(client, settings):
     assert len({job.queue for job in made}) > 3
     number = number_of(queue_keys("x").unique(key_of(task, 3)).rpartition(":")[2], 8)
     assert made[3].queue == f"events.{number}"
+
+
+def test_by_a_schedule(client, queue, settings):
+    """A job that still runs is not overlapped: its tick passes, and the schedule goes on."""
+    plan = {"task": tasks.sync.name, "args": [1], "every": 3600, "queue": queue}
+    settings.EMQ = {**settings.EMQ, "SCHEDULES": {"x": plan}}
+    ticker = Ticker(client)
+    ticker.declare([queue])
+    keys = queue_keys(queue)
+    for _ in range(2):
+        client.raw.zincrby(keys.repeat, -3_600_000, "x")
+        planned = client.raw.zscore(keys.repeat, "x")
+        ticker.tick(queue)
+    assert ticker.fired == 1
+    (job_id,) = wire.members(client, queue, "pending")
+    record = client.raw.hmget(keys.record("x"), "last_job", "last_planned")
+    assert record == [job_id.encode(), f"{planned:.0f}".encode()]
+    assert wire.members(client, queue, "repeat")["x"] > planned
+    again = run_now(client, queue, "x")
+    assert (again.status, again.id) == ("duplicate", job_id)
+    wire.claim_one(client, queue)
+    wire.complete(client, queue, job_id, 1)
+    assert run_now(client, queue, "x").status == "enqueued"
+
+
+def test_in_a_chain(client):
+    """The first job may be unique: a duplicate's chain does not come either. A later may not."""
+    first = emq.chain(tasks.sync.job(1), plain.mark.job(2)).enqueue()
+    again = emq.chain(tasks.sync.job(1), plain.mark.job(2)).enqueue()
+    assert (len(first.chain), again.chain, again.holder) == (2, [again], first.id)
+    with pytest.raises(InvalidOption, match=r"sync is unique.*Use .using\(unique=False\)"):
+        emq.chain(plain.mark.job(2), tasks.sync.job(1)).enqueue()
 
 
 @pytest.mark.django_db

@@ -11,10 +11,11 @@ from __future__ import annotations
 from django.contrib import admin
 from django.contrib.admin import AdminSite
 
-from ..models import Morgue, Outbox, Queue, Server, Worker
+from ..models import Morgue, Outbox, Queue, Schedule, Server, Worker
 from .outbox import OutboxAdmin
 from .pages import MorgueAdmin, ServerAdmin, WorkerAdmin
 from .queues import QueueAdmin
+from .schedules import ScheduleAdmin
 
 
 def register(site: AdminSite) -> None:
@@ -24,6 +25,7 @@ def register(site: AdminSite) -> None:
     site.register(Worker, WorkerAdmin)
     site.register(Server, ServerAdmin)
     site.register(Outbox, OutboxAdmin)
+    site.register(Schedule, ScheduleAdmin)
 
 
 register(admin.site)

@@ -41,6 +41,7 @@ from .queues import (
     unique,
 )
 from .running import running
+from .schedules import Schedule, places, schedules
 from .search import Filter, Found, find, walk
 from .server import ScriptFact, ServerFacts, Strangers, moved, server, servers, strangers
 from .trail import Entry, trail
@@ -62,6 +63,7 @@ __all__ = [
     "Minute",
     "Morgue",
     "QueueStats",
+    "Schedule",
     "ScriptFact",
     "ServerFacts",
     "Strangers",
@@ -87,9 +89,11 @@ __all__ = [
     "overview",
     "page",
     "parts",
+    "places",
     "queues",
     "row",
     "running",
+    "schedules",
     "served",
     "server",
     "servers",

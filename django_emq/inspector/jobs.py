@@ -209,10 +209,13 @@ def first_row(
     """Fields of a job's row, and the first of the queues that has one; one round trip.
 
     :param fields: the first of them is one that every row has that is meant.
+    Raises a ServerError for what is no answer; a key that holds no row is passed over.
     """
     keys = [queue_keys(name, client.prefix).job(job_id) for name in names]
     replies = ask(client, lambda p: [p.hmget(key, fields) for key in keys], loose=True)
     for name, values in zip(names, replies, strict=True):
+        if isinstance(values, Exception) and not str(values).startswith("WRONGTYPE"):
+            raise client.failed(values)
         if isinstance(values, list) and values[0] is not None:
             return name, {n: v for n, v in zip(fields, values, strict=True) if v is not None}
     return None

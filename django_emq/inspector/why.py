@@ -287,6 +287,8 @@ EVENTS = {
     "drained": gettext_lazy("%(count)s jobs of '%(note)s' were removed by %(by)s"),
     "paused": gettext_lazy("the queue was paused by %(by)s. %(note)s"),
     "resumed": gettext_lazy("the queue was resumed by %(by)s"),
+    "switched_off": gettext_lazy("the schedule '%(note)s' was switched off by %(by)s"),
+    "switched_on": gettext_lazy("the schedule '%(note)s' was switched on by %(by)s"),
     "admitted": gettext_lazy("was enqueued: %(note)s"),
     "claimed": gettext_lazy("was claimed by %(note)s with token %(token)s"),
     "completed": gettext_lazy("was completed with token %(token)s"),

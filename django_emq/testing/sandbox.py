@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
+from datetime import datetime
 from time import monotonic
 from typing import Any, NamedTuple, Self
 
@@ -15,8 +16,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from django.db import connections as databases
 from django.test import TestCase, override_settings
 
-from .. import admission, connections, inspector, onward, registry, scripts, signing
-from ..batches import Batch
+from .. import admission, connections, inspector, onward, registry, rules, scripts, signing
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext
@@ -29,6 +29,7 @@ from ..worker.outcome import Outcome
 from ..worker.runner import tell
 from ..worker.trips import OPTION
 from ..worker.work import Work, failure
+from .clock import Clock
 from .points import Crash, Trap
 
 JOBS_MAX = 1000  # that one run_until_empty takes: more is a job that enqueues itself
@@ -61,6 +62,7 @@ class Waiting(NamedTuple):
     args: list[Any]
     kwargs: dict[str, Any]
     due_in: float  # seconds; 0 for now
+    planned_at: datetime | None = None  # the time that a job of a schedule stands for
 
     def __str__(self) -> str:
         parts = [*map(repr, self.args), *(f"{k}={v!r}" for k, v in self.kwargs.items())]
@@ -93,6 +95,7 @@ class Sandbox:
         self._override = override_settings(
             EMQ={**getattr(django_settings, "EMQ", {}), "PREFIX": self.prefix}
         )
+        self._clock = Clock()
         self._trap: Trap | None = None
         self._notebook = Notebook(lambda context: None)
         self._running = False
@@ -130,7 +133,8 @@ class Sandbox:
                     payload = inspector.row(self._client, name, row.id)["payload"]
                     due_in = max(row.left_s or 0.0, 0.0)
                     call = decode(payload.encode())
-                    found.append(Waiting(row.id, name, *call[:3], due_in))
+                    planned = rules.instant(call.planned_at) if call.planned_at else None
+                    found.append(Waiting(row.id, name, *call[:3], due_in, planned))
         return found
 
     def assert_enqueued(
@@ -228,7 +232,7 @@ class Sandbox:
             admission.push_many = push
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the queue, without waiting: leases end, times come."""
+        """Let time pass for the queue, without waiting: leases end, times come, schedules tick."""
         for name in inspector.queues(self._client):
             keys = queue_keys(name, self.prefix)
             sets = (keys.active, keys.schedule, keys.dead, keys.done)
@@ -238,6 +242,16 @@ class Sandbox:
                 if (left := self._client.raw.pttl(key)) > 0:
                     self._client.raw.pexpire(key, max(left - ms, 0))
             scripts.reap(self._client, name, max_stalls=settings().queue(name).max_stalls)
+
+        self._clock.advance(self._client, round(seconds * 1000))
+
+    def schedules(self, *names: str, at: datetime | None = None) -> None:
+        """From here on `advance` makes the jobs of these schedules, as they would come.
+
+        :param names: of schedules of the code; all of them where none is given.
+        :param at: which time it is for them, an aware datetime; now where it is left out.
+        """
+        self._clock.start(self._client, names, at)
 
     def _run_next(self) -> Ran | None:
         for name in inspector.queues(self._client):
@@ -260,11 +274,11 @@ class Sandbox:
             scope = copy_context()
             with self._committed():
                 outcome, error = scope.run(self._attempt, context)
-            self._take_notes()
+            self._notebook.flush(self._client)
             if self._trap is not None:
                 self._trap.reach(COMPLETE, context)
         except Crash as crash:
-            self._take_notes()
+            self._notebook.flush(self._client)
             # As a supervisor does for a child that died.
             scripts.extend(self._client, job.queue, [(job.id, job.token)], lease_ms=0)
             self.advance(0)
@@ -279,13 +293,6 @@ class Sandbox:
             context.error = error
             scope.run(tell, context, outcome, verdict)
         return Ran(context.id, context.task, job.token, outcome.verb, error, refused)
-
-    def _take_notes(self) -> None:
-        """Send what the run has said of itself, as the courier does before its settlement."""
-        self._notebook.at = 0.0
-        batch = Batch(self._client)
-        if said := self._notebook.pack(batch, ()):
-            self._notebook.told(said, batch.send())
 
     def _attempt(self, context: JobContext) -> tuple[Outcome, BaseException | None]:
         """As a runner does; what is no business of the job (KeyboardInterrupt) leaves it."""

@@ -7,10 +7,11 @@ import pytest
 from django_emq import inspector, scripts
 from django_emq.exceptions import JobGone, JobHeld, NotInState, StaleToken
 from django_emq.ids import mint
-from django_emq.keys import queue_keys
+from django_emq.jobs import UniqueKey
+from django_emq.keys import digest, queue_keys
 from tests.conformance import wire
 
-from .wire import claim_one, enqueue_one, enqueue_some, given, members, retry, row
+from .wire import claim_one, enqueue_one, enqueue_some, given, members, new, retry, row
 
 SETS = ("pending", "active", "schedule", "dead")
 
@@ -103,12 +104,14 @@ def test_31_remove_job(client, queue):
     """Given J free and J2 held, when both are removed, then J is absent, and J2 is locked.
 
     The contract's J2 is pending with a lock set by hand, which its own consumer never sets. Ours
-    is held when it is in `active`; it stays there. That J's unique key goes with it comes later.
+    is held when it is in `active`; it stays there. J's unique key goes with it.
     """
     held = enqueue_one(client, queue)
     claim_one(client, queue)
-    free = enqueue_one(client, queue)
+    free = unique_one(client, queue, "dedup-7")
+    assert inspector.unique(client, queue, "dedup-7") == free
     assert scripts.one(scripts.remove(client, queue, [free])) == 1
+    assert inspector.unique(client, queue, "dedup-7") is None
     assert inspector.state(client, queue, free) == "absent"
     with pytest.raises(JobHeld):
         scripts.one(scripts.remove(client, queue, [held]))
@@ -136,13 +139,18 @@ def test_32_reprocess_job(client, queue):
 
 
 def test_40_dedup_release(client, redis, queue):
-    """Given J and a unique key of another job, when J is removed, then that key is left.
-
-    Enqueue writes no unique keys yet. The other half, that J's own goes with it, comes with them.
-    """
-    job_id, other = enqueue_one(client, queue), mint()
+    """Given J and a unique key of another job, when J is removed, then only J's own key goes."""
+    job_id, other = unique_one(client, queue, "conf-dedup"), mint()
     orphan = queue_keys(queue).unique("conf-orphan")
     redis.set(orphan, other)
     assert scripts.one(scripts.remove(client, queue, [job_id])) == 1
     assert redis.get(orphan) == other.encode()
     assert inspector.unique(client, queue, "conf-orphan") == other
+    assert inspector.unique(client, queue, "conf-dedup") is None
+
+
+def unique_one(client, queue, key):
+    """Enqueue a job with a unique key; its id."""
+    job = new()._replace(unique=UniqueKey(digest(key), "finish", 0, "reject", 0))
+    assert scripts.enqueue_unique(client, queue, [job], request=job.id, producer="p") == [1]
+    return job.id

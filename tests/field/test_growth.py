@@ -14,7 +14,8 @@ from django_emq.connections import connect
 from django_emq.context import JobContext
 from django_emq.exceptions import EmqError
 from django_emq.ids import mint
-from django_emq.keys import queue_keys
+from django_emq.jobs import UniqueKey
+from django_emq.keys import digest, queue_keys
 from django_emq.reaper import Reaper
 from django_emq.worker.outcome import failed
 from tests.admin.yard import url
@@ -86,6 +87,11 @@ def test_B61_failures_fill_the_memory(settings, client, queue):
     assert rows(client, queue) == 0
 
 
+def unique_one(key, conflict="reject", until="finish"):
+    """A job with a unique key."""
+    return wire.new()._replace(unique=UniqueKey(digest(key), until, 50, conflict, 100))
+
+
 # The keys of a queue, and of the deployment, that live as long as it does.
 STANDING = {"pending", "active", "schedule", "dead", "done", "wake", "meta", "metrics", "trail"}
 STANDING_FACTS = {"{emq}:version", "{emq}:queues", "{emq}:workers"}
@@ -94,13 +100,18 @@ STANDING_FACTS = {"{emq}:version", "{emq}:queues", "{emq}:workers"}
 def test_B62_side_keys_without_expiry(client, redis, queue):
     """Three queues, 5,500 jobs: at most 20 keys each, and only the standing ones have no end.
 
-    Results are kept for half a second, not for 5; cron and unique jobs do not exist yet.
+    Results are kept for half a second, not for 5. 500 jobs of each of the first two queues have a
+    unique key of their own. Ticks are in `test_schedules.py`.
     """
     queues = [f"{queue}-{n}" for n in range(3)]
     redis.hset(queue_keys(queues[2]).meta, mapping={"max": 250, "duration": 20})
     for name, count in zip(queues, (2500, 2500, 500), strict=True):
         for start in range(0, count, 500):
-            enqueue_some(client, name, 500, due="+1" if start == 500 else "")
+            if start == 1000:
+                only = [unique_one(f"{n}") for n in range(500)]
+                scripts.enqueue_unique(client, name, only, request="only", producer="p")
+            else:
+                enqueue_some(client, name, 500, due="+1" if start == 500 else "")
         left = count
         while left:
             jobs = claim_some(client, name, 500)
@@ -165,7 +176,13 @@ def meddle(queues, number):
         if dice.random() < 0.1:
             scripts.drain(client, queues[0], dice.choice(["pending", "schedule", "dead"]))
 
+    def unique(queue):
+        modes = [("reject", "finish"), ("replace", "start"), ("keep_last", "finish")]
+        jobs = [unique_one(dice.choice("abc"), *dice.choice(modes)) for _ in range(2)]
+        scripts.enqueue_unique(client, queue, jobs, request=jobs[0].id, producer=f"u{number}")
+
     verbs = [
+        unique,
         lambda q: wire.admit(client, q, *(wire.new() for _ in range(dice.randint(1, 4)))),
         lambda q: wire.admit(client, q, wire.new(due=f"+{dice.randint(1, 50)}")),
         *(claim, claim, claim, settle, settle, fail, operate, clear),

@@ -1,5 +1,6 @@
 """What the shop promises, run in the transaction of each test."""
 
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -10,7 +11,7 @@ from django.utils import timezone
 from orders.bank import our_bank
 from orders.models import Order, Sales
 from orders.shop import place
-from orders.tasks import report, take_payment
+from orders.tasks import nightly_report, report, take_payment
 
 from django_emq.testing import EmqMixin
 
@@ -71,6 +72,13 @@ class CrashTests(ShopCase):
 
 
 class ReportTests(ShopCase):
+    def test_the_nightly_report_is_about_the_day_before(self):
+        with self.emq.commits():
+            nightly_report.enqueue()
+        self.emq.run_until_empty()
+        yesterday = timezone.localdate() - timedelta(days=1)
+        self.assertEqual(Sales.objects.values_list("day", "orders").get(), (yesterday, 0))
+
     def test_a_slow_report_does_not_write_over_a_newer_one(self):
         self.place()
         self.emq.run_until_empty()

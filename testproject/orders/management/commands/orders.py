@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
-from datetime import date, timedelta
+from datetime import date
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -25,7 +25,7 @@ class Command(BaseCommand):
         place.add_argument("count", type=int, nargs="?", default=1)
         verbs.add_parser("show", help="all orders, and where the job of each is")
         verbs.add_parser("count", help="how many orders there are, and how many charges")
-        report = verbs.add_parser("report", help="add up a day, yesterday by default; for cron")
+        report = verbs.add_parser("report", help="add up a day, today by default")
         report.add_argument("day", type=date.fromisoformat, nargs="?")
 
     def handle(self, *args: Any, verb: str, **options: Any) -> None:
@@ -53,8 +53,7 @@ class Command(BaseCommand):
         return [f"{charges} charges; {paid} of {Order.objects.count()} paid, {invoiced} invoiced"]
 
     def report(self, day: date | None, **options: Any) -> list[str]:
-        yesterday = timezone.localdate() - timedelta(days=1)
-        return [f"job {tasks.report(day or yesterday).id}"]
+        return [f"job {tasks.report(day or timezone.localdate()).id}"]
 
 
 def where(order: Order) -> str:
