@@ -141,12 +141,16 @@ class Notes:
 
 def check_step(done: Any, total: Any, note: Any) -> Step:
     """A progress as it is kept; raises InvalidOption for what is no number."""
-    for name, value in (("done", done), ("total", 0 if total is None else total)):
-        if not (isinstance(value, (int, float)) and -MOST < value < MOST):
-            raise InvalidOption(
-                f"{name} is {value!r}. Use a number, for instance job.progress(3, 10)."
-            )
-    return done, total, short(note, NOTE_MAX)
+    # Written out, since a task may call it at every step of a loop.
+    if not (isinstance(done, (int, float)) and -MOST < done < MOST):
+        raise _no_number("done", done)
+    if total is not None and not (isinstance(total, (int, float)) and -MOST < total < MOST):
+        raise _no_number("total", total)
+    return done, total, note and short(note, NOTE_MAX)
+
+
+def _no_number(name: str, value: Any) -> InvalidOption:
+    return InvalidOption(f"{name} is {value!r}. Use a number, for instance job.progress(3, 10).")
 
 
 def short(text: Any, limit: int) -> str:
