@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .answers import Result, aresult, result
     from .backoff import Exponential, Fixed, Linear
     from .cancelling import acancel, cancel
     from .chains import chain
@@ -29,9 +30,11 @@ if TYPE_CHECKING:
         InvalidOption,
         InvalidTask,
         JobCancelled,
+        JobDied,
         JobGone,
         LeaseLost,
         NoCurrentJob,
+        NotFinished,
         OutcomeUnknown,
         PayloadTooLarge,
         Refused,
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     )
     from .jobs import Job, Previous
     from .models import FencedModel
+    from .notes import JobLogHandler, Progress
     from .queue import (
         aenqueue,
         aenqueue_at,
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "answers": "Result aresult result",
     "backoff": "Exponential Fixed Linear",
     "cancelling": "acancel cancel",
     "chains": "chain",
@@ -73,12 +78,13 @@ _HOMES = {
     "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
         "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask "
-        "JobCancelled JobGone LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry "
-        "ServerError ServerRefused Snooze StaleToken TimeLimitExceeded TooFewReplicas UnknownTask "
-        "VersionFence"
+        "JobCancelled JobDied JobGone LeaseLost NoCurrentJob NotFinished OutcomeUnknown "
+        "PayloadTooLarge Refused Retry ServerError ServerRefused Snooze StaleToken "
+        "TimeLimitExceeded TooFewReplicas UnknownTask VersionFence"
     ),
     "jobs": "Job Previous",
     "models": "FencedModel",
+    "notes": "JobLogHandler Progress",
     "queue": (
         "aenqueue aenqueue_at aenqueue_in aenqueue_many aenqueue_on_commit cas enqueue enqueue_at "
         "enqueue_in enqueue_many enqueue_on_commit"
@@ -102,15 +108,20 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobContext",
+    "JobDied",
     "JobGone",
+    "JobLogHandler",
     "LeaseLost",
     "Linear",
     "NoCurrentJob",
+    "NotFinished",
     "Once",
     "OutcomeUnknown",
     "PayloadTooLarge",
     "Previous",
+    "Progress",
     "Refused",
+    "Result",
     "Retry",
     "ServerError",
     "ServerRefused",
@@ -128,6 +139,7 @@ __all__ = [
     "aenqueue_in",
     "aenqueue_many",
     "aenqueue_on_commit",
+    "aresult",
     "cancel",
     "cas",
     "chain",
@@ -142,6 +154,7 @@ __all__ = [
     "every",
     "fenced_update",
     "idempotency_key",
+    "result",
     "task",
 ]
 

@@ -26,7 +26,7 @@ NAMES = (
     "audit beat bury cancel cas claim complete control declare discard drain enqueue "
     "enqueue_unique extend forget gate log mend obliterate onward pause progress promote reap "
     "register release remove repeat_advance repeat_cancel repeat_due repeat_register reprocess "
-    "requeue resume retry rights snooze state trim unregister update"
+    "requeue resume retry rights snooze state trim unregister update wait"
 )
 SCRIPTS = {name: Script(name) for name in NAMES.split()}
 

@@ -70,6 +70,7 @@ class Settings:
     dead_ttl: float = 180 * DAY  # seconds
     effect_ttl: float = 365 * DAY  # seconds that a recorded effect is kept
     done_max: int = 100_000  # finished jobs of a queue that are kept with their results
+    log_max: int = 100  # lines of a job's log
     socket_timeout: float = 5  # seconds
     async_concurrency: int = 100
     trail: str = "notable"  # what each queue remembers: off, notable, all
@@ -349,6 +350,7 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "DEAD_TTL": _number(1, 3650 * DAY, "seconds"),
     "EFFECT_TTL": _number(1, 36500 * DAY, "seconds"),
     "DONE_MAX": _number(1, 10_000_000, "jobs", whole=True),
+    "LOG_MAX": _number(1, 1000, "lines", whole=True),
     "SOCKET_TIMEOUT": _number(0.1, 3600, "seconds"),
     "ASYNC_CONCURRENCY": _number(1, 10_000, "jobs", whole=True),
     "TRAIL": _trail,

@@ -14,22 +14,32 @@ from django.db import connections
 from .exceptions import JobCancelled, LeaseLost, NoCurrentJob
 from .jobs import Call, Claimed, Previous
 from .log import get_logger
+from .notes import Notes, check_step, line_of
 from .signals import lease_lost
 
 logger = get_logger("worker")
+_making = threading.Lock()
 
 
 class JobContext:
     """What a task may know of its own job; see `current_job`."""
 
     __slots__ = (
-        "_call", "_extended_at", "_hooks", "after", "cancelled", "claimed", "ends_at", "error",
-        "lease", "lost", "seconds", "task",
+        "_call", "_extended_at", "_hooks", "_noted", "after", "cancelled", "claimed", "ends_at",
+        "error", "lease", "lost", "notes", "seconds", "task",
     )  # fmt: skip
 
-    def __init__(self, claimed: Claimed, lease: float, extended_at: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        claimed: Claimed,
+        lease: float,
+        extended_at: Callable[[], float],
+        noted: Callable[[JobContext], object] | None = None,
+    ) -> None:
         self.claimed = claimed
         self._extended_at = extended_at
+        self._noted = noted  # is told that there are notes to be taken along
+        self.notes: Notes | None = None  # what this run says of itself
         self._hooks: list[Callable[[], object]] | None = None
         #: Seconds that the lease holds from the claim, and from each extension.
         self.lease = lease
@@ -136,6 +146,39 @@ class JobContext:
                 f"The lease of {self!r} was lost: another worker may run it now, and this run "
                 "cannot settle it."
             )
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far this run has come: ``job.progress(3, 10, "page 3")``.
+
+        Cheap enough for each round of a loop: nothing is sent here. The newest goes to the server
+        a few times a second, and before the job is settled. Of a run that lost its lease it goes
+        nowhere. Raises InvalidOption for what is no number.
+        """
+        notes = self.notes or self._take_notes()
+        notes.step = check_step(done, total, note)
+        if not notes.waiting:
+            self._note(notes)
+
+    def log(self, text: str) -> None:
+        """Add a line to the job's log, which the admin shows: the newest LOG_MAX are kept.
+
+        Cheap, and sent together, as `progress` is.
+        """
+        notes = self.notes or self._take_notes()
+        notes.lines.append(line_of(text))
+        if not notes.waiting:
+            self._note(notes)
+
+    def _take_notes(self) -> Notes:
+        with _making:  # two threads of the job may begin at once
+            if self.notes is None:
+                self.notes = Notes()
+            return self.notes
+
+    def _note(self, notes: Notes) -> None:
+        if self._noted is not None and not self.lost:
+            notes.waiting = True
+            self._noted(self)
 
     def on_lost(self, call: Callable[[], object]) -> None:
         """Have `call` called when the lease is lost, in another thread; at once if it is lost.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 
 if TYPE_CHECKING:
+    from .answers import Result
     from .jobs import Job
 
 
@@ -137,6 +138,34 @@ class EffectError(EmqError):
 
 class NoCurrentJob(EmqError, LookupError):
     """This code does not run inside a job."""
+
+
+class NotFinished(EmqError, TimeoutError):
+    """The job has not ended in the time that was waited for it.
+
+    :ivar result: what was known of it last.
+    """
+
+    def __init__(self, result: Result, seconds: float) -> None:
+        self.result = result
+        super().__init__(
+            f"Job {result.id} of {result.task or '?'} is still {result.state} after {seconds:g} s. "
+            f"Wait longer, or ask why: manage.py emq_why {result.id}"
+        )
+
+
+class JobDied(EmqError):
+    """The job is in the morgue: it will not run again unless somebody requeues it.
+
+    :ivar result: what is known of it, with error and traceback.
+    """
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+        super().__init__(
+            f"Job {result.id} of {result.task or '?'} is in the morgue: "
+            f"{result.error or 'no error was noted'}"
+        )
 
 
 class UnknownSet(EmqError, ValueError):

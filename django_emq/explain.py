@@ -13,6 +13,7 @@ from .conf import QueueSettings, settings
 from .exceptions import InvalidOption
 from .redact import sensitive
 from .registry import AnyTask
+from .times import lifetimes
 from .unique import Rule
 
 SHOWN = 6  # waits between attempts; the rest go on alike
@@ -115,9 +116,11 @@ def _waits(policy: Policy, count: int) -> str:
 
 
 def _result(task: AnyTask) -> str:
+    _, dead_ms = lifetimes(task.result_ttl)
+    dead = f"; a dead job stays in the morgue for {dead_ms / 1000:g} s" if dead_ms else ""
     if not task.keep_ms:
-        return "not kept: the job is gone when it is done (result_ttl)"
-    return f"kept for {task.keep_ms / 1000:g} s"
+        return "not kept: the job is gone when it is done (result_ttl)" + dead
+    return f"kept for {task.keep_ms / 1000:g} s" + dead
 
 
 def _repeats(task: AnyTask, guards: list[str], sheet: Sheet) -> str:

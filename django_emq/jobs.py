@@ -7,9 +7,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .exceptions import InvalidArguments, InvalidOption, PayloadTooLarge
+
+if TYPE_CHECKING:
+    from .answers import Result
 
 PRIORITY_MIN, PRIORITY_MAX = -100, 100
 DEPTH_MAX = 200  # levels of lists and dicts in the arguments
@@ -123,6 +126,18 @@ class Job:
     def chain(self) -> list[Job]:
         """This job and those that follow, each on the success of the one before it."""
         return [self, *(self.on_success[-1].chain if self.on_success else ())]
+
+    def result(self) -> Result:
+        """What is known of the job; see `answers.result`."""
+        from .answers import result
+
+        return result(self)
+
+    async def aresult(self) -> Result:
+        """`result`, awaited."""
+        from .answers import aresult
+
+        return await aresult(self)
 
 
 class Previous(NamedTuple):

@@ -49,6 +49,10 @@ class Keys:
         """Key of the job's log lines: a list."""
         return f"{self.jobs}{job_id}:logs"
 
+    def waiter(self, name: str) -> str:
+        """Key on which one caller waits for the end of a job: a list with a time to live."""
+        return f"{self.base}waiter:{name}"
+
     def minute(self, minute: int) -> str:
         """Key of the counters of one minute since 1970, by the server's clock: a hash."""
         return f"{self.metrics}:{minute}"

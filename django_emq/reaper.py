@@ -11,7 +11,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TypeVar
 
-from . import inspector, onward, scripts
+from . import inspector, onward, registry, scripts
 from .conf import settings
 from .connections import Client
 from .exceptions import EmqError, ServerRefused
@@ -128,6 +128,7 @@ class Reaper:
                 dead_max=settings().dead_max,
                 dead_ttl_ms=int(settings().dead_ttl * 1000),
                 done_max=settings().done_max,
+                look=self.batch if registry.dead_times() else 0,
                 batch=self.batch,
             )
             self.trimmed += trimmed

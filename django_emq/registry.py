@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from inspect import iscoroutinefunction
@@ -13,7 +13,7 @@ from .backoff import resolve
 from .exceptions import InvalidOption, InvalidTask, UnknownTask
 from .jobs import Job, check_priority, due_at, due_in
 from .keys import check_queue
-from .times import Seconds, expiry, limits, milliseconds, seconds_of
+from .times import Seconds, expiry, lifetimes, limits, milliseconds, seconds_of
 from .unique import Rule, rule
 
 P = ParamSpec("P")
@@ -45,7 +45,9 @@ class Task(Generic[P, R]):
         queue's TIMEOUT, 0 for no limit.
     :ivar kill_after: how long after that the process of a run that goes on is killed; None for
         the queue's KILL_AFTER, 0 for never.
-    :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
+    :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once. By outcome:
+        ``{"done": 3600, "dead": 86400}``, where the second is how long a dead job stays in the
+        morgue, if that is shorter than DEAD_TTL.
     :ivar wait_replicas: how many replicas shall have the job before enqueue answers; None for the
         queue's WAIT_REPLICAS.
     :ivar fence_key: the resource that the job writes to, for instance ``invoice:42``: each claim
@@ -81,7 +83,7 @@ class Task(Generic[P, R]):
     expires: Seconds | datetime | None = None
     timeout: Seconds | None = None
     kill_after: Seconds | None = None
-    result_ttl: Seconds = 0
+    result_ttl: Seconds | Mapping[str, Seconds] = field(default=0, hash=False)
     wait_replicas: int | None = None
     fence_key: str | None = None
     on_commit: bool | str | None = None
@@ -123,6 +125,9 @@ class Task(Generic[P, R]):
         lease_ms = 0 if self.lease is None else milliseconds("lease", self.lease, least=1)
         if lease_ms:
             row += ("lease_ms", lease_ms)
+        keep_ms, dead_ms = lifetimes(self.result_ttl)
+        if dead_ms:
+            row += ("dead_ms", dead_ms)
         if self.fence_key is not None:
             row += ("fence_key", _fence_key(self.fence_key), "ties", 1)
         for name in ("on_commit", "outbox"):
@@ -150,7 +155,7 @@ class Task(Generic[P, R]):
             row += ("expires_at", expiry(self.expires, due), "ties", 1)
         for name, value in (
             ("is_async", iscoroutinefunction(self.func)),
-            ("keep_ms", milliseconds("result_ttl", self.result_ttl, least=0)),
+            ("keep_ms", keep_ms),
             ("lease_ms", lease_ms),
             ("limits_ms", limits(self.timeout, self.kill_after)),
             ("is_timed", self.timeout is not None),
@@ -281,7 +286,7 @@ def task(
     expires: Seconds | datetime | None = None,
     timeout: Seconds | None = None,
     kill_after: Seconds | None = None,
-    result_ttl: Seconds = 0,
+    result_ttl: Seconds | Mapping[str, Seconds] = 0,
     wait_replicas: int | None = None,
     fence_key: str | None = None,
     on_commit: bool | str | None = None,
@@ -366,6 +371,11 @@ def note_kill() -> None:
 def may_kill() -> bool:
     """Whether a task has a kill_after."""
     return bool(_kills) or any(task.limits_ms[1] for task in _tasks.values())
+
+
+def dead_times() -> bool:
+    """Whether some task says how long its dead jobs stay in the morgue."""
+    return any("dead_ms" in task.fields for task in _tasks.values())
 
 
 def names() -> list[str]:

@@ -22,10 +22,10 @@ from .compat import AnyResult, AnyTask, Task, TaskError, TaskResult, TaskResultS
 from .connections import Client
 from .exceptions import UnknownTask
 from .ids import minted_at
+from .inspector import first_row
 from .inspector import queues as known_queues
-from .inspector._read import ask, instant, number, text
+from .inspector._read import instant, number, text
 from .jobs import decode
-from .keys import queue_keys
 
 FIELDS = (
     "backend", "state", "attempts", "payload", "priority", "run_after", "claims",
@@ -57,19 +57,11 @@ def read(
     :param elsewhere: look into all other queues too.
     """
     asked = sorted(part for queue in queues for part in conf.settings().parts(queue))
-    found = _read(client, job_id, asked)
+    found = first_row(client, job_id, asked, FIELDS)
     if found is None and elsewhere:
-        found = _read(client, job_id, [q for q in known_queues(client) if q not in asked])
+        others = [q for q in known_queues(client) if q not in asked]
+        found = first_row(client, job_id, others, FIELDS)
     return found or ("", {})
-
-
-def _read(client: Client, job_id: str, names: list[str]) -> tuple[str, dict[str, Any]] | None:
-    keys = [queue_keys(name, client.prefix).job(job_id) for name in names]
-    replies = ask(client, lambda p: [p.hmget(key, FIELDS) for key in keys], loose=True)
-    for name, values in zip(names, replies, strict=True):
-        if isinstance(values, list) and values[0] is not None:
-            return name, {n: v for n, v in zip(FIELDS, values, strict=True) if v is not None}
-    return None
 
 
 def build(queue: str, job_id: str, row: dict[str, Any]) -> AnyResult:

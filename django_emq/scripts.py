@@ -107,6 +107,7 @@ __all__ = [
     "trim",
     "unregister",
     "update",
+    "wait",
 ]
 
 # Written by the first client of a deployment; rows of another version are not ours to touch.
@@ -365,11 +366,15 @@ def trim(
     dead_max: int,
     dead_ttl_ms: int,
     done_max: int = 10_000_000,
+    look: int = 0,
     batch: int = 500,
 ) -> int:
-    """Forget dead and kept jobs past their cap, age or time; answers how many."""
+    """Forget dead and kept jobs past their cap, age or time; answers how many.
+
+    :param look: how many dead jobs are asked for a shorter time of their own.
+    """
     k = keys_of(client, queue)
-    args = (k.jobs, dead_max, dead_ttl_ms, batch_of(batch), done_max)
+    args = (k.jobs, dead_max, dead_ttl_ms, batch_of(batch), done_max, batch_of(look) if look else 0)
     result: int = run(client, "trim", (k.dead, k.done, k.metrics), args)
     return result
 
@@ -386,18 +391,21 @@ def beat(client: Way, worker: str, *, ttl_ms: int, facts: dict[str, Any]) -> tup
     return result
 
 
-def progress(client: Way, queue: str, job_id: str, token: Token, value: str) -> None:
-    """Note and publish how far a held job has come; raises StaleToken, JobGone."""
+def progress(client: Way, queue: str, items: Iterable[tuple[Any, Token, str]]) -> list[Verdict]:
+    """Note and publish how far held jobs have come, given (id, token, text): 1 noted."""
     k = keys_of(client, queue)
-    run(client, "progress", (k.active, k.job(job_id), k.events), (job_id, token, value))
+    return settle(client, "progress", (k.active, k.events), (k.jobs,), items)
 
 
-def log(client: Way, queue: str, job_id: str, token: Token, line: str, *, keep: int = 100) -> int:
-    """Append a line to the log of a held job; answers how many there are. Raises StaleToken."""
+def log(
+    client: Way, queue: str, items: Iterable[tuple[Any, Token, str]], *, keep: int = 100
+) -> list[Verdict]:
+    """Append lines to the logs of held jobs, given (id, token, text): how many there are.
+
+    A job may have several lines in one call.
+    """
     k = keys_of(client, queue)
-    keys = (k.active, k.job(job_id), k.logs(job_id))
-    result: int = run(client, "log", keys, (job_id, token, line, max(keep, 1)))
-    return result
+    return settle(client, "log", (k.active,), (k.jobs, max(keep, 1)), items)
 
 
 # -- small verbs ------------------------------------------------------------------------------
@@ -414,6 +422,20 @@ def state(client: Way, queue: str, job_id: str) -> str:
     k = keys_of(client, queue)
     keys = (k.pending, k.active, k.schedule, k.dead, k.done, k.job(job_id))
     result: str = run(client, "state", keys, (job_id,), bytes.decode)
+    return result
+
+
+def wait(client: Way, queue: str, job_id: str, waiter: str, *, keep: int = 200) -> str:
+    """As `state`; of a job that is still to end it is noted that `waiter` waits for it.
+
+    Whatever ends the job leaves a word on the list `Keys.waiter`: done, dead, discarded, removed,
+    replaced.
+
+    :param keep: how many waiters a job has at most; older ones are forgotten, and ask again.
+    """
+    k = keys_of(client, queue)
+    keys = (k.pending, k.active, k.schedule, k.dead, k.done, k.job(job_id))
+    result: str = run(client, "wait", keys, (job_id, waiter, keep), bytes.decode)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from .exceptions import InvalidOption
@@ -60,3 +61,19 @@ def limits(timeout: Seconds | None, kill_after: Seconds | None) -> tuple[int | N
             "Give both."
         )
     return soft, hard
+
+
+def lifetimes(ttl: Seconds | Mapping[str, Seconds]) -> tuple[int, int]:
+    """A result_ttl in ms, for done jobs and for dead ones; 0 for a dead one that has none."""
+    if not isinstance(ttl, Mapping):
+        return milliseconds("result_ttl", ttl, least=0), 0
+    for outcome in ttl:
+        if outcome not in ("done", "dead"):
+            raise InvalidOption(
+                f"result_ttl has {outcome!r}. The outcomes are 'done' and 'dead', for instance "
+                "{'done': 3600, 'dead': 86400}."
+            )
+    done = milliseconds("result_ttl['done']", ttl.get("done", 0), least=0)
+    if "dead" not in ttl:
+        return done, 0
+    return done, milliseconds("result_ttl['dead']", ttl["dead"], least=1)

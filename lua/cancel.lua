@@ -82,6 +82,19 @@ local function keep_cap()
   end
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.pcall('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 -- Read and decide.
 redis.call('ZCARD', dead)
 local names = {[active] = 'active', [schedule] = 'schedule', [pending] = 'pending'}
@@ -120,6 +133,7 @@ for _, move in ipairs(moves) do
     'last_error', by == '' and 'cancelled' or 'cancelled by ' .. by)
   redis.call('ZADD', dead, now, id)
   note('cancelled', id, token)
+  tell(id, 'dead')
 end
 keep_cap()
 tally('cancelled', #moves)

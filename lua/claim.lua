@@ -104,6 +104,19 @@ local function claims_with(kept, claimer, at)
   return kept
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.pcall('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 -- Free the unique key of a job that ends, if the job holds it, and not for a time of its own. A job
 -- that waits behind it gets the key, and is due.
 local function free(id)
@@ -137,6 +150,7 @@ local function bury_damaged(id, reason)
   redis.call('ZADD', dead, now, id)
   free(id)
   note('died', id, '', reason)
+  tell(id, 'dead')
 end
 
 local function tally(name, n)

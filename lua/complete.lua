@@ -22,8 +22,8 @@
 -- A lease that lapsed and was swept, but was not claimed again, may still be completed: the
 -- work is done, and the id leaves pending in this step.
 --
--- A row with the field 'ties' has something beside it that its end concerns (log lines, the next
--- job of a chain, a unique key); all other rows pay for no look at such things.
+-- A row with the field 'ties' has something beside it that its end concerns (log lines, who waits
+-- for it, the next job of a chain, a unique key); all other rows pay for no look at such things.
 
 local active, pending, done, metrics, trail = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local schedule, wake, onward = KEYS[6], KEYS[7], KEYS[8]
@@ -49,6 +49,19 @@ local function note(event, id, token, text, yours)
     end
     redis.pcall('XADD', trail, 'MAXLEN', '~', trail_max, '*', 'event', event, 'id', id,
       'token', token, 'note', text, 'yours', yours or '')
+  end
+end
+
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.pcall('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
   end
 end
 
@@ -222,8 +235,9 @@ end
 if #swept > 0 then
   redis.call('ZREM', pending, unpack(swept))
 end
-for _, id in ipairs(tied) do  -- unique keys
+for _, id in ipairs(tied) do  -- unique keys, and who waits
   free(id)
+  tell(id, 'done')
 end
 if keep_ms > 0 then
   local kept = {}

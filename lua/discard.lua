@@ -37,6 +37,19 @@ local function note(event, id, token, text, yours)
   end
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.pcall('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 -- Free the unique key of a job that ends, if the job holds it, and not for a time of its own. A job
 -- that waits behind it gets the key, and is due.
 local function free(id)
@@ -97,6 +110,7 @@ end
 for _, id in ipairs(moves) do
   redis.call('ZREM', active, id)
   free(id)
+  tell(id, 'discarded')
   redis.call('DEL', jobs .. id, jobs .. id .. ':logs')
 end
 tally('discarded', #moves)

@@ -27,6 +27,19 @@ local function tally(name, n)
   end
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.pcall('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 -- Free the unique key of a job that ends, if the job holds it, and not for a time of its own. A job
 -- that waits behind it gets the key, and is due.
 local function free(id)
@@ -60,9 +73,10 @@ for _, id in ipairs(ids) do
   rows[#rows + 1] = jobs .. id .. ':logs'
 end
 redis.call('ZREMRANGEBYRANK', set, 0, #ids - 1)
-if not string.match(set, ':d%w+$') then  -- what is dead or done holds no key
+if not string.match(set, ':d%w+$') then  -- what is dead or done holds no key, nobody waits for it
   for _, id in ipairs(ids) do
     free(id)
+    tell(id, 'removed')
   end
 end
 redis.call('DEL', unpack(rows))

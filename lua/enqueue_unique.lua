@@ -150,10 +150,24 @@ local function refuse(id, holder)
   return 'duplicate ' .. holder.id
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.pcall('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 local function evict(id, heir, quiet)
   local token = redis.call('HGET', jobs .. id, 'attempts') or ''
   redis.call('ZREM', pending, id)
   redis.call('ZREM', schedule, id)
+  tell(id, 'replaced')
   redis.call('DEL', jobs .. id, jobs .. id .. ':logs')
   replaced = replaced + 1
   if not quiet or trail_all > 0 then

@@ -57,6 +57,19 @@ if force ~= '1' and (type(held) ~= 'number' or held > 0) then
   return redis.error_reply('EMQSTATE active jobs present')
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.pcall('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 local left = batch
 for set = 2, 6 do
   local ids = left > 0 and redis.pcall('ZRANGE', KEYS[set], 0, left - 1) or {}
@@ -71,6 +84,7 @@ for set = 2, 6 do
     redis.call('ZREMRANGEBYRANK', KEYS[set], 0, #ids - 1)
     for _, id in ipairs(ids) do
       free(id)
+      tell(id, 'removed')
     end
     redis.call('DEL', unpack(rows))
     left = left - #ids

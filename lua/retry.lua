@@ -90,6 +90,19 @@ local function keep_cap()
   end
 end
 
+-- Those who wait for the end of a job are told: each has a list of its own, which soon goes.
+local function tell(id, word)
+  local waiters = redis.pcall('HGET', jobs .. id, 'waiters')
+  if type(waiters) == 'string' then
+    redis.pcall('HDEL', jobs .. id, 'waiters')
+    for waiter in string.gmatch(waiters, '%w+') do
+      local list = string.sub(jobs, 1, -5) .. 'waiter:' .. waiter
+      redis.pcall('RPUSH', list, word)
+      redis.pcall('PEXPIRE', list, 60000)
+    end
+  end
+end
+
 -- Chains (docs/chains.md): what hangs on the end of a job is admitted by the step that ends it, so
 -- that no crash comes between. Lists of texts are written "<bytes>:<text><bytes>:<text>…", for a
 -- payload must stay what it is. A job is such a list: its queue ('' for this one), id, payload,
@@ -262,6 +275,7 @@ for _, move in ipairs(moves) do
     free(id)
     deaths = deaths + 1
     note('died', id, token, message)
+    tell(id, 'dead')
     admit_after(id, move[7])
   else
     redis.call('HSET', jobs .. id, 'state', 'scheduled')

@@ -9,12 +9,15 @@
 -- ARGV[3] dead_ttl_ms  how long a dead job is kept
 -- ARGV[4] batch        how many at most, of each set
 -- ARGV[5] done_max     how many finished jobs are kept; those whose time ends first go first
+-- ARGV[6] look         how many dead jobs are asked whether they have a shorter time of their own
+--                      (dead_ms), at most; each call asks another part of a large morgue
 --
 -- Returns how many were forgotten. The rows leave together with their entries.
 
 local dead, done, metrics = KEYS[1], KEYS[2], KEYS[3]
 local jobs, dead_max = ARGV[1], tonumber(ARGV[2])
 local dead_ttl_ms, batch, done_max = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local look = tonumber(ARGV[6])
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -28,6 +31,12 @@ local function tally(name, n)
   end
 end
 
+-- A row's number, or nil where there is none: what a stranger wrote may be no number.
+local function whole(text)
+  local found = type(text) == 'string' and #text < 16 and string.match(text, '^%d+$')
+  return found and tonumber(found) or nil
+end
+
 local over = redis.call('ZRANGEBYSCORE', done, '-inf', now, 'LIMIT', 0, batch)
 local surplus = math.min(redis.call('ZCARD', done) - done_max, batch)
 if surplus > #over then
@@ -37,6 +46,21 @@ local buried = redis.call('ZRANGEBYSCORE', dead, '-inf', now - dead_ttl_ms, 'LIM
 local excess = math.min(redis.call('ZCARD', dead) - dead_max, batch)
 if excess > #buried then
   buried = redis.call('ZRANGE', dead, 0, excess - 1)
+end
+if look > 0 and #buried < batch then
+  local chosen, there = {}, redis.call('ZCARD', dead)
+  for _, id in ipairs(buried) do
+    chosen[id] = true
+  end
+  -- By the microseconds: nothing need be remembered, and the ends of the set have their turn too.
+  local start = there > look and math.max(time[2] % (there + look) - look, 0) or 0
+  local part = redis.call('ZRANGE', dead, start, start + look - 1, 'WITHSCORES')
+  for i = 1, #part, 2 do
+    local own = whole(redis.pcall('HGET', jobs .. part[i], 'dead_ms'))
+    if own and part[i + 1] + own <= now and not chosen[part[i]] and #buried < batch then
+      buried[#buried + 1] = part[i]
+    end
+  end
 end
 
 local function forget(set, ids)

@@ -40,8 +40,8 @@ HOLDERS: dict[str, Callable[..., object]] = {
     "release": wire.release,
     "bury": bury,
     "discard": wire.discard,
-    "progress": lambda c, q, i, t: scripts.progress(c, q, i, t, "50"),
-    "log": lambda c, q, i, t: scripts.log(c, q, i, t, "line"),
+    "progress": lambda c, q, i, t: wire.progress(c, q, i, t, "50"),
+    "log": lambda c, q, i, t: wire.log(c, q, i, t, "line"),
 }
 each_holder = pytest.mark.parametrize("name", HOLDERS)
 

@@ -14,6 +14,7 @@ from django_emq.exceptions import ServerRefused
 from django_emq.ids import mint
 from django_emq.inspector.jobs import STATES
 from django_emq.keys import queue_keys, reserve_keys
+from tests.conformance import wire
 from tests.conformance.wire import (
     books_balance,
     claim_some,
@@ -326,7 +327,7 @@ def test_what_has_put_itself_right_is_left_alone(client, redis, yard):
 def test_what_belongs_to_a_job_is_left_alone(client, yard):
     """Its log, its unique key, and what has a time to live."""
     (held,) = members(client, yard.queue, "active")
-    scripts.log(client, yard.queue, held, 1, "line")
+    wire.log(client, yard.queue, held, 1, "line")
     client.raw.set(yard.keys.unique("k"), held)
     client.raw.set(yard.keys.base + "from-tomorrow", "?")
     assert list(inspector.audit(client)) == []

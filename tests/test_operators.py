@@ -207,7 +207,7 @@ def test_reprocess_clears_the_last_life(client, queue):
     claim_one(client, queue)
     lapse(client, queue, job_id, 1)
     claim_one(client, queue)
-    scripts.progress(client, queue, job_id, 2, "50")
+    wire.progress(client, queue, job_id, 2, "50")
     assert retry(client, queue, job_id, 2, maximum=1, delay_ms=0, traceback="trace") == "scheduled"
     claim_one(client, queue)
     assert retry(client, queue, job_id, 3, maximum=1, traceback="trace") == "dead"

@@ -87,8 +87,8 @@ CALLS: dict[str, tuple[Callable[..., object], str, str]] = {
     "remove": (VERBS["remove"], "done", "pending active schedule dead done"),
     "drain": (lambda c, q, ids: scripts.drain(c, q, "pending"), "pending", "pending"),
     "update": (lambda c, q, ids: scripts.update(c, q, ids[0], "new"), "dead", "active"),
-    "progress": (lambda c, q, ids: scripts.progress(c, q, ids[0], 1, "5"), "active", "active"),
-    "log": (lambda c, q, ids: scripts.log(c, q, ids[0], 1, "line"), "active", "active logs"),
+    "progress": (lambda c, q, ids: wire.progress(c, q, ids[0], 1, "5"), "active", "active"),
+    "log": (lambda c, q, ids: wire.log(c, q, ids[0], 1, "line"), "active", "active logs"),
     "obliterate": (lambda c, q, ids: scripts.obliterate(c, q), "pending", "meta"),
 }
 WRONG = [(verb, name) for verb, (_, _, names) in CALLS.items() for name in names.split()]

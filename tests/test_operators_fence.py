@@ -7,6 +7,7 @@ import pytest
 from django_emq import inspector, scripts
 from django_emq.exceptions import JobGone
 from django_emq.keys import queue_keys
+from tests.conformance import wire
 from tests.conformance.wire import (
     books_balance,
     bury,
@@ -30,10 +31,15 @@ from tests.processes import Worker, wait_until
 @each_holder
 @pytest.mark.parametrize("verb", ["requeue", "cancel"])
 def test_the_token_of_a_held_job_moves_first(client, queue, verb, name):
-    """The copy that runs is refused by its token, and the new token holds nothing either."""
+    """The copy that runs is refused by its token, and the new token holds nothing either.
+
+    What it asks between its beginning and its end tells it of a cancel.
+    """
     job_id = job_in(client, queue, "active")
     assert ask(client, queue, verb, job_id) == 1
-    words = f"{name.capitalize()} token mismatch (yours 1, row 2)"
+    told = verb == "cancel" and name in ("extend", "progress", "log")
+    why = "cancelled" if told else "token mismatch"
+    words = f"{name.capitalize()} {why} (yours 1, row 2)"
     assert refused(client, queue, name, job_id, 1) == words
     assert "not held" in refused(client, queue, name, job_id, 2)
     if verb == "cancel":
@@ -48,7 +54,7 @@ def test_the_token_of_a_held_job_moves_first(client, queue, verb, name):
 def test_the_run_of_a_removed_job_is_refused(client, redis, queue, name):
     """Its row is gone, and nothing is made again of what the run says."""
     job_id = job_in(client, queue, "active")
-    scripts.log(client, queue, job_id, 1, "line")
+    wire.log(client, queue, job_id, 1, "line")
     assert ask(client, queue, "remove by force", job_id) == 1
     before = everything(client)
     if name == "complete":

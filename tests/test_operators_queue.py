@@ -323,10 +323,10 @@ def test_progress_is_published_as_json(client, redis, queue, value):
     with redis.pubsub() as subscriber:
         subscriber.psubscribe("*")
         assert subscriber.get_message(timeout=1)["type"] == "psubscribe"
-        scripts.progress(client, queue, job_id, 1, value)
+        wire.progress(client, queue, job_id, 1, value)
         message = subscriber.get_message(timeout=1)
         with pytest.raises(StaleToken):
-            scripts.progress(client, queue, job_id, 2, "99")
+            wire.progress(client, queue, job_id, 2, "99")
         assert subscriber.get_message(timeout=0.05) is None
     assert message["channel"] == queue_keys(queue).events.encode()
     told = {"event": "progress", "job": job_id, "progress": value}
@@ -349,7 +349,7 @@ def test_only_a_holder_may_say_it(client, queue, state, verb):
 def test_log_keeps_the_newest(client, redis, queue, keep):
     """So many lines, in order; the answer says how many there are."""
     job_id = job_in(client, queue, "active")
-    counts = [scripts.log(client, queue, job_id, 1, f"line {n}", keep=keep) for n in range(120)]
+    counts = [wire.log(client, queue, job_id, 1, f"line {n}", keep=keep) for n in range(120)]
     assert counts == [min(n + 1, keep) for n in range(120)]
     lines = redis.lrange(queue_keys(queue).logs(job_id), 0, -1)
     assert lines == [f"line {n}".encode() for n in range(120 - keep, 120)]
@@ -359,7 +359,7 @@ def test_log_keeps_the_newest(client, redis, queue, keep):
 def test_log_keeps_at_least_a_line(client, queue, keep):
     """None, or less, is no way to say all."""
     job_id = job_in(client, queue, "active")
-    counts = [scripts.log(client, queue, job_id, 1, "line", keep=keep) for _ in range(3)]
+    counts = [wire.log(client, queue, job_id, 1, "line", keep=keep) for _ in range(3)]
     assert counts == [1, 1, 1]
 
 
@@ -403,7 +403,7 @@ WAYS_OUT: dict[str, Way] = {
 def test_the_log_goes_with_the_row(client, queue, way):
     """On each way out, and not before."""
     job_id = job_in(client, queue, "active")
-    scripts.log(client, queue, job_id, 1, "line")
+    wire.log(client, queue, job_id, 1, "line")
     assert job_keys(client, queue) == 2
     WAYS_OUT[way](client, queue, job_id)
     assert job_keys(client, queue) == 0
@@ -413,10 +413,10 @@ def test_the_log_goes_with_the_row(client, queue, way):
 def test_the_log_outlives_a_run(client, redis, queue, state):
     """The next run writes below the lines of the one before."""
     job_id = job_in(client, queue, "active")
-    scripts.log(client, queue, job_id, 1, "first")
+    wire.log(client, queue, job_id, 1, "first")
     HOLDERS[state](client, queue, job_id, 1)
     verb = {"bury": "reprocess", "release": ""}.get(state, "requeue")
     if verb:
         VERBS[verb](client, queue, [job_id])
     claim_one(client, queue)
-    assert scripts.log(client, queue, job_id, 2, "second") == 2
+    assert wire.log(client, queue, job_id, 2, "second") == 2

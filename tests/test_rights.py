@@ -293,3 +293,19 @@ def test_a_producer_of_unique_jobs_needs_more(client, user, redis, queue):
     assert set(rules) == wanted - set(RULES["producer"])
     assert task.enqueue(1).status in ("enqueued", "duplicate")
     assert task.using(on_conflict="replace").enqueue(1).status == "replaced"
+
+
+def test_a_producer_that_waits_needs_more(client, user, redis, queue):
+    """To be told of the end of a job, and to look at what came out of it."""
+    user("producer")
+    job = tasks.mark.using(queue=queue).enqueue(1)
+    with pytest.raises(ServerError):
+        job.result()
+    besides = re.search(r"reads results.*?One that", PAGE, re.DOTALL)
+    assert besides is not None
+    rules = re.findall(r"`(\+\w+)`", besides[0])
+    redis.execute_command("ACL", "SETUSER", "emq-producer", *rules)
+    for find in (job.result, lambda: emq.result(job.id)):
+        with pytest.raises(emq.NotFinished):
+            find().wait(0.01)
+    assert "waiters" in inspector.row(client, queue, job.id)

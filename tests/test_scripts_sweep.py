@@ -20,6 +20,7 @@ from tests.conformance.wire import (
     pass_ms,
     row,
 )
+from tests.processes import wait_until
 
 DAY_MS = 86_400_000
 
@@ -185,3 +186,38 @@ def test_trim_is_bounded(client, queue):
     pass_ms(client, 3)
     assert [trim(client, queue, dead_max=0, batch=2) for _ in range(4)] == [4, 3, 1, 0]
     assert not any(wire.snapshot(client, queue).values())
+
+
+def test_a_dead_job_with_a_shorter_time_of_its_own(client, redis, queue):
+    """It goes after that, beside others that stay; and only where the sweep looks for it."""
+    own, other, late = enqueue_some(client, queue, 3)
+    wire.claim_some(client, queue, 3)
+    redis.hset(queue_keys(queue).job(own), "dead_ms", 5)
+    redis.hset(queue_keys(queue).job(late), "dead_ms", 60_000)
+    redis.hset(queue_keys(queue).job(other), "dead_ms", "nonsense")
+    for job_id in (own, other, late):
+        wire.bury(client, queue, job_id, 1)
+    pass_ms(client, 10)
+    limits = {"dead_max": 10, "dead_ttl_ms": 60_000}
+    assert scripts.trim(client, queue, **limits) == 0
+    assert scripts.trim(client, queue, look=100, **limits) == 1
+    assert set(members(client, queue, "dead")) == {other, late}
+    assert not redis.exists(queue_keys(queue).job(own))
+    books_balance(client, queue)
+
+
+def test_a_large_morgue_is_looked_at_in_parts(client, redis, queue):
+    """Each call looks at another part of it, both ends included, until none is left."""
+    ids = enqueue_some(client, queue, 60)
+    wire.claim_some(client, queue, 60)
+    for job_id in ids:
+        redis.hset(queue_keys(queue).job(job_id), "dead_ms", 1)
+        wire.bury(client, queue, job_id, 1)
+    pass_ms(client, 5)
+
+    def none_is_left():
+        trimmed = scripts.trim(client, queue, dead_max=99, dead_ttl_ms=60_000, look=10, batch=7)
+        assert trimmed <= 7
+        return not members(client, queue, "dead")
+
+    wait_until(none_is_left, what="the morgue to be empty")

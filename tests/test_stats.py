@@ -25,7 +25,12 @@ def test_an_empty_server_says_so(client):
     lines = stats().splitlines()
     assert lines[0].split()[:3] == ["queue", "pending", "active"]
     assert lines[-1] == "No worker is running."
-    assert json.loads(stats("--json")) == {"queues": [], "workers": [], "outboxes": []}
+    assert json.loads(stats("--json")) == {
+        "queues": [],
+        "running": [],
+        "workers": [],
+        "outboxes": [],
+    }
 
 
 def test_a_queue_in_figures(client):

@@ -11,6 +11,7 @@ from django.db import transaction
 from django_emq import schedules
 from django_emq.testing import Sandbox
 from tests.probe import effects as tasks
+from tests.probe import telling
 from tests.probe.models import Payment
 from tests.probe.tasks import mark
 from tests.processes import ROOT
@@ -33,7 +34,7 @@ def shop(monkeypatch):
         "shop": {},
         "shop.models": {"Payment": Payment},
         "shop.orders": {"place_order": place_order},
-        "shop.tasks": {"pay": tasks.pay},
+        "shop.tasks": {"pay": tasks.pay, "report": telling.report},
     }.items():
         monkeypatch.setitem(sys.modules, name, types.SimpleNamespace(**values))
     monkeypatch.setattr(schedules, "_decorated", {})

@@ -102,8 +102,8 @@ SILENT: dict[str, Act] = {
     "snooze": lambda c, q, i: snooze(c, q, i, 1),
     "discard": lambda c, q, i: wire.discard(c, q, i, 1),
     "extend": lambda c, q, i: extend(c, q, i, 1),
-    "progress": lambda c, q, i: scripts.progress(c, q, i, 1, "50"),
-    "log": lambda c, q, i: scripts.log(c, q, i, 1, "line"),
+    "progress": lambda c, q, i: wire.progress(c, q, i, 1, "50"),
+    "log": lambda c, q, i: wire.log(c, q, i, 1, "line"),
 }
 ACTS: dict[str, Act] = {
     **{name: act for name, (act, _) in (NOTABLE | USUAL).items()},

@@ -231,7 +231,7 @@ def test_B56_exception_or_result_that_cannot_be_stored(probe, client, processes)
     assert {row["failures"] for row in (*rows.values(), *failed.values())} == {"2"}
     assert {kind: row["last_error"] for kind, row in rows.items()} == ERRORS
     no_json, large = failed["object"]["last_error"], failed["large"]["last_error"]
-    assert "TypeError: Object of type object is not JSON" in no_json
+    assert "TypeError: The result cannot be kept: Object of type object is not JSON" in no_json
     assert "10000002 bytes, MAX_PAYLOAD allows 1048576" in large
     assert inspector.state(client, QUEUE, free.id) == "absent"
     assert "KeyError: 'two'" in rows["group"]["traceback"]

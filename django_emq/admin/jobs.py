@@ -16,6 +16,7 @@ SHOWN_MAX = 256 * 1024  # bytes of a payload or a result: more is no help to any
 # Fields of the row that the page shows in places of their own.
 ELSEWHERE = {"traceback", "result", "last_error", "payload", "progress", "logs"}
 ELSEWHERE |= {"claims", "errors"}  # what the timeline tells too
+ELSEWHERE |= {"waiters"}  # names that say nothing to anybody
 ELSEWHERE |= {"on_success", "on_failure", "after", "next"}  # arguments of others are in them
 BAD = {"refused", "failed", "died", "buried", "reaped"}
 
@@ -36,8 +37,7 @@ def describe(detail: JobDetail, workers: Sequence[Worker]) -> dict[str, Any]:
         "fields": sorted((n, v) for n, v in row.fields.items() if n not in ELSEWHERE),
         "traceback": row.fields.get("traceback", ""),
         "result": _result(row.fields.get("result", "")),
-        "progress": row.fields.get("progress", ""),
-        "percent": _percent(row.fields.get("progress", "")),
+        "progress": row.progress,
         "logs": detail.logs,
         "timeline": [(one, inspector.words(one), one.event in BAD) for one in detail.trail[::-1]],
     }
@@ -78,12 +78,3 @@ def _result(text: str) -> str:
 
 def _pretty(value: Any) -> str:
     return shorten(pretty(value), SHOWN_MAX)
-
-
-def _percent(text: str) -> float | None:
-    """How far a job is, for a bar: a number from 0 to 100, with or without a percent sign."""
-    try:
-        value = float(text.strip().removesuffix("%"))
-    except ValueError:
-        return None
-    return value if 0 <= value <= 100 else None

@@ -14,6 +14,7 @@ from .jobs import (
     JobRow,
     Mark,
     among,
+    first_row,
     follow,
     job,
     load,
@@ -39,6 +40,7 @@ from .queues import (
     totals,
     unique,
 )
+from .running import running
 from .schedules import Schedule, places, schedules
 from .search import Filter, Found, find, walk
 from .server import ScriptFact, ServerFacts, Strangers, moved, server, servers, strangers
@@ -72,6 +74,7 @@ __all__ = [
     "counts",
     "explain",
     "find",
+    "first_row",
     "follow",
     "held",
     "holder",
@@ -89,6 +92,7 @@ __all__ = [
     "places",
     "queues",
     "row",
+    "running",
     "schedules",
     "served",
     "server",

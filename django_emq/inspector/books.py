@@ -30,6 +30,7 @@ TYPES = {
 FAMILIES = {
     "sent": ("string", DAY_MS), "claims": ("string", DAY_MS), "metrics": ("hash", MINUTE_MS),
     "fence": ("string", DAY_MS), "unique": ("string", 0), "job": ("list", 0),
+    "waiter": ("list", DAY_MS),
 }  # fmt: skip
 # Families whose keys belong to a job, and what is wrong when it is gone.
 OWNED = {b"unique": "unique", b"job": "logs"}

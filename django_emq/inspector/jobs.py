@@ -13,12 +13,13 @@ from ..exceptions import JobGone
 from ..ids import is_job_id, minted_at
 from ..jobs import Call, read
 from ..keys import queue_keys
+from ..notes import Progress, read_progress
 from ._read import SETS, ask, instant, number, text, texts, to_ms
 from .queues import check_set
 from .trail import Entry, entries, read_trail
 
 PAYLOAD_MAX = 64 * 1024  # bytes: what is larger is shown on the job's own page only
-LOG_LINES = 200
+LOG_LINES = 1000  # of LOG_MAX, the most that can be set
 STATES = {"schedule": "scheduled"}  # what a row calls the state of a set, where it differs
 
 # The fields that a list shows; payload is read apart, when its size is known.
@@ -109,6 +110,11 @@ class JobRow:
         return call.task if call else ""
 
     @property
+    def progress(self) -> Progress | None:
+        """How far it has come, as its task says."""
+        return read_progress(self.fields.get("progress", ""))
+
+    @property
     def left_s(self) -> float | None:
         """Seconds until the lease ends, the job is due, or its row goes; negative when past."""
         if self.score is None or self.set not in ("active", "schedule", "done"):
@@ -195,6 +201,24 @@ def locate(client: Client, job_id: str, names: Sequence[str]) -> list[str]:
         client, lambda p: [p.exists(queue_keys(q, client.prefix).job(job_id)) for q in names]
     )
     return [name for name, there in zip(names, found, strict=True) if there]
+
+
+def first_row(
+    client: Client, job_id: str, names: Sequence[str], fields: Sequence[str]
+) -> tuple[str, dict[str, bytes]] | None:
+    """Fields of a job's row, and the first of the queues that has one; one round trip.
+
+    :param fields: the first of them is one that every row has that is meant.
+    Raises a ServerError for what is no answer; a key that holds no row is passed over.
+    """
+    keys = [queue_keys(name, client.prefix).job(job_id) for name in names]
+    replies = ask(client, lambda p: [p.hmget(key, fields) for key in keys], loose=True)
+    for name, values in zip(names, replies, strict=True):
+        if isinstance(values, Exception) and not str(values).startswith("WRONGTYPE"):
+            raise client.failed(values)
+        if isinstance(values, list) and values[0] is not None:
+            return name, {n: v for n, v in zip(fields, values, strict=True) if v is not None}
+    return None
 
 
 def among(client: Client, queue: str, name: str, ids: Sequence[str]) -> list[str]:

@@ -43,6 +43,16 @@ def why(client: Client, queue: str, job_id: str) -> Why:
     return explain(job(client, queue, job_id), workers(client))
 
 
+def _waiters(detail: JobDetail) -> Iterator[str]:
+    count = len(detail.row.fields.get("waiters", "").split())
+    if count:
+        yield ngettext(
+            "%(count)d caller has asked to be told of its end.",
+            "%(count)d callers have asked to be told of its end.",
+            count,
+        ) % {"count": count}
+
+
 def explain(detail: JobDetail, found: Sequence[Worker]) -> Why:
     """The words for what was read."""
     tell = {
@@ -57,7 +67,7 @@ def explain(detail: JobDetail, found: Sequence[Worker]) -> Why:
         queue=detail.row.queue,
         id=detail.row.id,
         state=detail.state,
-        reasons=list(tell(detail, found)),
+        reasons=[*tell(detail, found), *_waiters(detail)],
         refusals=[_refusal(e, trail[at + 1 :]) for at, e in enumerate(trail) if e.yours],
         history=[sentence(entry) for entry in trail[:HISTORY_MAX][::-1]],
     )
@@ -150,6 +160,10 @@ def _active(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
     if row.started_at:
         ran = row.now_ms / 1000 - row.started_at.timestamp()
         yield _("It was claimed %(span)s ago.") % {"span": span(ran)}
+    if row.progress:
+        yield _("Its task says how far it is: %(progress)s.") % {"progress": row.progress}
+    if detail.logs:
+        yield _("The last line of its log: %(line)s") % {"line": detail.logs[-1]}
     if not any(worker.holds(row) for worker in found):
         yield _("No worker of this name has given a sign of life lately.")
     if not served(found, row.queue) and left <= 0:
@@ -284,6 +298,8 @@ EVENTS = {
     "drained": gettext_lazy("%(count)s jobs of '%(note)s' were removed by %(by)s"),
     "paused": gettext_lazy("the queue was paused by %(by)s. %(note)s"),
     "resumed": gettext_lazy("the queue was resumed by %(by)s"),
+    "switched_off": gettext_lazy("the schedule '%(note)s' was switched off by %(by)s"),
+    "switched_on": gettext_lazy("the schedule '%(note)s' was switched on by %(by)s"),
     "admitted": gettext_lazy("was enqueued: %(note)s"),
     "claimed": gettext_lazy("was claimed by %(note)s with token %(token)s"),
     "completed": gettext_lazy("was completed with token %(token)s"),

@@ -24,6 +24,7 @@ from ..exceptions import JobGone, Refused, TimeLimitExceeded, Verdict
 from ..jobs import Claimed, decode
 from ..keys import queue_keys
 from ..registry import AnyTask
+from ..worker.notebook import Notebook
 from ..worker.outcome import Outcome
 from ..worker.runner import tell
 from ..worker.trips import OPTION
@@ -98,6 +99,7 @@ class Sandbox:
         )
         self._clock = Clock()
         self._trap: Trap | None = None
+        self._notebook = Notebook(lambda context, cancelled: None)
         self._running = False
 
     def __enter__(self) -> Self:
@@ -269,15 +271,18 @@ class Sandbox:
         return None
 
     def _run(self, job: Claimed) -> Ran:
-        context = JobContext(job, settings().queue(job.queue).lease, monotonic)
+        lease = settings().queue(job.queue).lease
+        context = JobContext(job, lease, monotonic, self._notebook.noted.append)
         before, self._running = self._running, True
         try:
             scope = copy_context()
             with self._committed():
                 outcome, error = scope.run(self._attempt, context)
+            self._notebook.flush(self._client)
             if self._trap is not None:
                 self._trap.reach(COMPLETE, context)
         except Crash as crash:
+            self._notebook.flush(self._client)
             # As a supervisor does for a child that died.
             scripts.extend(self._client, job.queue, [(job.id, job.token)], lease_ms=0)
             self.advance(0)

@@ -80,8 +80,9 @@ class Courier:
         self._appetite = Appetite(self.runners, self.loop, self.inbox)
         self._outage = Outage(logger, self.worker)
         self._trips = Trips(
-            client, options, self.worker, self.ledger, self.inbox, self._outage, self._teller
-        )
+            client, options, self.worker, self.ledger, self.inbox, self._outage, self._teller,
+            self._refused,
+        )  # fmt: skip
         self._wake = Wake(client, self._trips.turns, BEAT, self.bell)
         self._outbox = self._trips.outbox
         self.awaited = self._trips.awaited
@@ -96,6 +97,13 @@ class Courier:
     def deliver(self, outcome: Outcome) -> None:
         """Take an outcome to be settled."""
         self._outbox.append(outcome)
+        if self._asleep:
+            self._asleep = False
+            self.bell.ring()
+
+    def noted(self, context: JobContext) -> None:
+        """Take along what a run says of itself, with a trip that is not far off."""
+        self._trips.notebook.noted.append(context)
         if self._asleep:
             self._asleep = False
             self.bell.ring()
@@ -180,6 +188,9 @@ class Courier:
         if self._outbox and now >= self._outage.retry_at:
             self._asleep = False
             return
+        notebook = self._trips.notebook
+        if notebook.noted and now >= self._outage.retry_at:
+            until = min(until, notebook.at)
         if ready := self._rest(until - now):
             self._answered(ready)
 
@@ -270,6 +281,13 @@ class Courier:
             self.dropped.add(job)
             self.ledger.strike(job)
 
+    def _refused(self, context: JobContext, cancelled: bool) -> None:
+        """What a run said of itself was refused: where it goes on, it has lost its lease."""
+        job = context.claimed
+        running = any(runner.running is context for runner in self.runners)
+        if not context.lost and (running or job in self.loop.running):
+            self._lost(job.id, job.token, cancelled)
+
     def _signalled(self, number: int) -> None:
         if number not in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
             return
@@ -302,7 +320,7 @@ class Courier:
                 self._outbox.append(Outcome("release", self._context(job)))
 
     def _context(self, job: Claimed) -> JobContext:
-        return JobContext(job, self.lease, self.extended_at)
+        return JobContext(job, self.lease, self.extended_at, self.noted)
 
     def _abandon(self) -> None:
         """The grace is over: hand back what runs, and leave."""

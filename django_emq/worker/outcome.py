@@ -46,7 +46,13 @@ def finished(context: JobContext, task: AnyTask, result: Any) -> Outcome:
     """
     if not task.keep_ms and not context.passes:  # nobody wants it
         return Outcome("complete", context, ("",))
-    text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    try:
+        text = json.dumps(result, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(
+            f"The result cannot be kept: {error}. Return what JSON can carry, or leave out "
+            "result_ttl."
+        ) from error
     limit = settings().max_payload
     if len(text) > limit:
         raise PayloadTooLarge(f"The result has {len(text)} bytes, MAX_PAYLOAD allows {limit}.")

@@ -53,6 +53,9 @@ class Desk(Protocol):
 
     lease: float
 
+    def noted(self, context: JobContext) -> None:
+        """Take along what a run says of itself."""
+
     def extended_at(self) -> float:
         """When the leases were last extended, on the monotonic clock; 0.0 for never."""
 
@@ -77,6 +80,7 @@ class Runner:
         self._context = fresh_context()
         self._conf = settings()
         self._signed = self._conf.sign_payloads
+        self._noted = desk.noted
 
     def run(self) -> None:
         """Run jobs until the inbox yields None."""
@@ -109,7 +113,7 @@ class Runner:
         """Run one job and deliver its outcome; no error of the job leaves this."""
         desk = self.desk
         started = self.since = monotonic()
-        self.running = context = JobContext(job, desk.lease, desk.extended_at)
+        self.running = context = JobContext(job, desk.lease, desk.extended_at, self._noted)
         desk.page.start(self.slot, job.id)
         hygiene = desk.hygiene
         if hygiene.needed:

@@ -17,11 +17,13 @@ from typing import Any
 from .. import scripts
 from ..batches import Batch, line_of
 from ..connections import Client
+from ..context import JobContext
 from ..exceptions import EmqError, JobGone, ServerError
 from ..jobs import Claimed, Claims
 from ..log import Outage, get_logger
 from .appetite import CHUNK
 from .ledger import Ledger
+from .notebook import Notebook, Said
 from .options import BEAT, WorkerOptions
 from .outcome import Outcome, report
 from .teller import Teller
@@ -49,6 +51,7 @@ class Trip:
     want: int
     claimer: int
     whole: bool  # whether all queues were to be asked
+    said: list[list[Said]]  # what runs say of themselves, by script call: these come first
 
 
 class Trips:
@@ -70,6 +73,7 @@ class Trips:
         inbox: SimpleQueue[Claimed | None],
         outage: Outage,
         teller: Teller,
+        lost: Callable[[JobContext, bool], object] = lambda *_: None,
     ) -> None:
         self.outbox: deque[Outcome] = deque()
         self.awaited: dict[Claimed, Callable[[Any], None]] = {}
@@ -86,6 +90,7 @@ class Trips:
         self._inbox = inbox
         self._outage = outage
         self._teller = teller
+        self.notebook = Notebook(lost)
         self._under_way: deque[Trip] = deque()
         self._doubtful: set[Claimed] = set()  # jobs whose outcome was sent, answer unknown
         self._requests: dict[Ask, int] = {}  # claims that have not been answered
@@ -113,7 +118,8 @@ class Trips:
         """Whether to leave now: for anything when none is under way, for much beside another."""
         claim = want > 0 and not self.dry and low
         if not self._under_way:
-            return claim or bool(self.woken or self.outbox or self._requests)
+            due = claim or bool(self.woken or self.outbox or self._requests)
+            return due or self.notebook.due()
         if len(self._under_way) == DEPTH:
             return False
         return len(self.outbox) >= MUCH or (claim and want >= MUCH)
@@ -150,6 +156,11 @@ class Trips:
             raise
         trip = self._under_way.popleft()
         left = trip.outcomes  # should this stumble, they are sent again, and known by then
+        if trip.said:
+            count = len(trip.said)
+            ended = {outcome.context for outcome in left}
+            self.notebook.told(trip.said, answers[:count], ended)
+            answers = answers[count:]
         try:
             left = self._settled(trip, answers)
             if trip.asks:
@@ -181,6 +192,7 @@ class Trips:
     def _packed(self, outcomes: list[Outcome], want: int) -> tuple[Batch, Trip]:
         claimer = 1 - self._under_way[0].claimer if self._under_way else 0
         batch = Batch(self._client)
+        said = self.notebook.pack(batch, outcomes) if self.notebook.noted else []
         groups, asks = self._settle(batch, outcomes), self._asks(want, claimer)
         for ask in asks[:1]:
             self._claim(batch, ask, want)
@@ -188,7 +200,7 @@ class Trips:
         whole = not self.turns.split or (want > 0 and len(self.look) == len(self.turns.queues))
         if want:
             self.look = set()
-        return batch, Trip(groups, outcomes, asks, woken, want, claimer, whole)
+        return batch, Trip(groups, outcomes, asks, woken, want, claimer, whole, said)
 
     def _asks(self, want: int, claimer: int) -> list[Ask]:
         """Whom to ask for jobs.
@@ -247,6 +259,8 @@ class Trips:
         """Take back what was under way: nothing is known of it."""
         outcomes = [outcome for trip in self._under_way for outcome in trip.outcomes]
         self.woken = self.woken.union(*(trip.woken for trip in self._under_way))
+        for trip in reversed(self._under_way):
+            self.notebook.give_back(trip.said)
         self._under_way.clear()
         self.look = set(self.turns.queues)
         self._put_back(outcomes)

@@ -10,6 +10,7 @@ from django.core.management import call_command
 
 from django_emq import inspector, scripts
 from tests.admin.yard import TASK, admit, kill, payload, texts, url
+from tests.conformance import wire
 from tests.processes import wait_until
 
 
@@ -191,8 +192,8 @@ def test_a_job_in_full(operator, client, queue):
     (first,) = scripts.claim(client, queue, request="1", **claim).jobs
     wait_until(lambda: scripts.reap(client, queue, max_stalls=3).returned)
     (second,) = scripts.claim(client, queue, request="2", **claim | {"lease_ms": 9000}).jobs
-    scripts.log(client, queue, job_id, second.token, "half-way there")
-    scripts.progress(client, queue, job_id, second.token, "50%")
+    wire.log(client, queue, job_id, second.token, "half-way there")
+    wire.progress(client, queue, job_id, second.token, "50%")
     (refusal,) = scripts.complete(client, queue, [(job_id, first.token, "")])
     assert "token mismatch" in str(refusal)
 

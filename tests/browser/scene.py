@@ -9,6 +9,7 @@ from django_emq.ids import mint
 from django_emq.jobs import NewJob
 from django_emq.keys import queue_keys
 from django_emq.repeats import Entry
+from tests.conformance import wire
 
 TRACE = """Traceback (most recent call last):
   File "shop/mail.py", line 41, in send_receipt
@@ -73,9 +74,9 @@ def play(client):
     held = claim(client, "mail", 4) + claim(client, "mail", 2, worker="web-2-88-c0ffee.2")
     claim(client, "images", 2)
     job, job_id = held[0], held[0].id.decode()
-    scripts.progress(client, "mail", job_id, job.token, "64")
-    scripts.log(client, "mail", job_id, job.token, "connected to smtp.example.org")
-    scripts.log(client, "mail", job_id, job.token, "sent 64 of 100")
+    wire.progress(client, "mail", job_id, job.token, "64")
+    wire.log(client, "mail", job_id, job.token, "connected to smtp.example.org")
+    wire.log(client, "mail", job_id, job.token, "sent 64 of 100")
     workers(client)
     schedules(client)
     hour(client)

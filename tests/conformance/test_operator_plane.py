@@ -9,6 +9,7 @@ from django_emq.exceptions import JobGone, JobHeld, NotInState, StaleToken
 from django_emq.ids import mint
 from django_emq.jobs import UniqueKey
 from django_emq.keys import digest, queue_keys
+from tests.conformance import wire
 
 from .wire import claim_one, enqueue_one, enqueue_some, given, members, new, retry, row
 
@@ -68,15 +69,15 @@ def test_29_update_progress(client, redis, queue):
     with redis.pubsub() as subscriber:
         subscriber.subscribe(queue_keys(queue).events)
         assert subscriber.get_message(timeout=1)["type"] == "subscribe"
-        scripts.progress(client, queue, job_id, 1, "50")
+        wire.progress(client, queue, job_id, 1, "50")
         message = subscriber.get_message(timeout=1)
         assert subscriber.get_message(timeout=0.05) is None
     assert row(client, queue, job_id)["progress"] == "50"
     assert json.loads(message["data"]) == {"event": "progress", "job": job_id, "progress": "50"}
     with pytest.raises(JobGone):
-        scripts.progress(client, queue, mint(), 1, "50")
+        wire.progress(client, queue, mint(), 1, "50")
     with pytest.raises(StaleToken, match=r"\(yours 2, row 1\)"):
-        scripts.progress(client, queue, job_id, 2, "50")
+        wire.progress(client, queue, job_id, 2, "50")
 
 
 def test_30_job_logs(client, queue):
@@ -86,17 +87,17 @@ def test_30_job_logs(client, queue):
     """
     job_id = enqueue_one(client, queue)
     claim_one(client, queue)
-    assert scripts.log(client, queue, job_id, 1, "line-1") == 1
-    assert scripts.log(client, queue, job_id, 1, "line-2") == 2
+    assert wire.log(client, queue, job_id, 1, "line-1") == 1
+    assert wire.log(client, queue, job_id, 1, "line-2") == 2
     assert inspector.job(client, queue, job_id).logs == ["line-1", "line-2"]
-    assert scripts.log(client, queue, job_id, 1, "line-3", keep=2) == 2
+    assert wire.log(client, queue, job_id, 1, "line-3", keep=2) == 2
     assert inspector.job(client, queue, job_id).logs == ["line-2", "line-3"]
     with pytest.raises(JobGone):
-        scripts.log(client, queue, mint(), 1, "line-1")
+        wire.log(client, queue, mint(), 1, "line-1")
     with pytest.raises(JobGone):
         inspector.job(client, queue, mint())
     with pytest.raises(StaleToken, match=r"\(yours 2, row 1\)"):
-        scripts.log(client, queue, job_id, 2, "line-4")
+        wire.log(client, queue, job_id, 2, "line-4")
 
 
 def test_31_remove_job(client, queue):

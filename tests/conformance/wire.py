@@ -120,6 +120,18 @@ def extend(client: Client, queue: str, job_id: str, token: int, *, lease_ms: int
     return scripts.one(scripts.extend(client, queue, [(job_id, token)], lease_ms=lease_ms))
 
 
+def progress(client: Client, queue: str, job_id: str, token: int, value: str = "50") -> int:
+    """Note the progress of one job; raises a refusal."""
+    return scripts.one(scripts.progress(client, queue, [(job_id, token, value)]))
+
+
+def log(
+    client: Client, queue: str, job_id: str, token: int, line: str = "line", *, keep: int = 100
+) -> int:
+    """Add one line to a job's log: how many there are; raises a refusal."""
+    return scripts.one(scripts.log(client, queue, [(job_id, token, line)], keep=keep))
+
+
 def reap(client: Client, queue: str, *, max_stalls: int = 99, batch: int = 500) -> list[str]:
     """Sweep; the ids that are back in pending."""
     return scripts.reap(client, queue, max_stalls=max_stalls, batch=batch).returned

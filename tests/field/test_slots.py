@@ -74,9 +74,10 @@ def live(client, queue):
     wire.complete(client, queue, last.id.decode(), 1)
     one_more = chains.packed([chains.packed(("elsewhere", "JOB1", "{}", 0, ""))])
     job_id = enqueue_one(client, queue, fence_key="a", on_success=one_more, ties=1)
+    scripts.wait(client, queue, job_id, "one")
     claim_one(client, queue)
-    scripts.progress(client, queue, job_id, 1, "half")
-    scripts.log(client, queue, job_id, 1, "a line")
+    wire.progress(client, queue, job_id, 1, "half")
+    wire.log(client, queue, job_id, 1, "a line")
     wire.extend(client, queue, job_id, 1)
     wire.release(client, queue, job_id, 1)
     claim_one(client, queue)
@@ -131,9 +132,9 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
     """Each call touches one slot only, and what it declares, or what stands beside that.
 
     The documented exceptions are made from a declared key or from the prefix of the rows: a row
-    and its log lines, the number of a resource or the unique key that it names, where a job waits
-    behind another one, the counters of one minute, and what a worker said of itself. No script
-    spans two queues.
+    and its log lines, the list of who waits for its end, the number of a resource or the unique key
+    that it names, where a job waits behind another one, the counters of one minute, and what a
+    worker said of itself. No script spans two queues.
     """
     queues = ("alpha", "beta")
     slots = {queue: key_slot(queue_keys(queue).pending.encode()) for queue in queues}
@@ -161,8 +162,8 @@ def test_B83_cluster_and_strict_servers(client, redis, server, capsys):
         for key in touched - set(declared):
             base = key[: key.index("}") + 2]
             assert re.fullmatch(
-                r"job:[0-9A-Za-z]+(:logs)?|metrics:\d+|fence:a|worker:w|repeat:\w+|unique:\w+"
-                r"|schedule|wake",
+                r"job:[0-9A-Za-z]+(:logs)?|waiter:one|metrics:\d+|fence:a|worker:w|repeat:\w+"
+                r"|unique:\w+|schedule|wake",
                 key[len(base) :],
             ), name
             assert any(one.startswith(base) for one in declared) or name == "mend", (name, key)

@@ -55,7 +55,9 @@ def _defects() -> list[Defect]:
     for verb in ("retry", "snooze", "release", "bury", "discard", "extend"):
         defect(verb, "it is not checked that the job is held", HELD)
     for verb in ("progress", "log"):
-        defect(verb, "the token is not checked", ("attempts ~= token", "false"))
+        defect(
+            verb, "the token is not checked", ("elseif row[1] ~= token then", "elseif false then")
+        )
         held = "not redis.call('ZSCORE', active, id)"
         defect(verb, "it is not checked that the job is held", (held, "false"))
     defect("extend", "ZADD without XX, and no look at the lease", HELD, ("'XX', ", ""))

@@ -155,12 +155,15 @@ class Fenced(Base):
 
         return self._settle("discard", items, act)
 
+    def _told(self, job_id: str, token: int) -> str | None:
+        """`_refusal` for what a running job asks between: it is told of a cancel."""
+        job = self.jobs.get(job_id)
+        if job and job.token != token and job.row.get("settled") == "cancel":
+            return "Cancelled"
+        return self._refusal(job_id, token)
+
     def extend(self, items: list[Any], *, lease_ms: int) -> list[Any]:
-        verdicts: list[Any] = [self._refusal(*item) or 1 for item in items]
-        for at, (job_id, token) in enumerate(items):  # a holder is told of a cancel
-            job = self.jobs.get(job_id)
-            if job and job.token != token and job.row.get("settled") == "cancel":
-                verdicts[at] = "Cancelled"
+        verdicts: list[Any] = [self._told(*item) or 1 for item in items]
         for (job_id, _), verdict in zip(items, verdicts, strict=True):
             if verdict == 1:
                 job = self.jobs[job_id]
@@ -168,16 +171,20 @@ class Fenced(Base):
                 job.score = self.now.plus(own)
         return verdicts
 
-    def progress(self, job_id: str, token: int, value: str) -> Any:
-        refusal = self._refusal(job_id, token)
-        if not refusal:
-            self.jobs[job_id].row["progress"] = value
-        return refusal
+    def progress(self, items: list[Any]) -> list[Any]:
+        verdicts = [self._told(job_id, token) or 1 for job_id, token, _ in items]
+        for (job_id, _, value), verdict in zip(items, verdicts, strict=True):
+            if verdict == 1:
+                self.jobs[job_id].row["progress"] = value
+        return verdicts
 
-    def log(self, job_id: str, token: int, line: str, *, keep: int = 100) -> Any:
-        if refusal := self._refusal(job_id, token):
-            return refusal
-        job = self.jobs[job_id]
-        job.row["ties"] = "1"
-        job.logs = [*job.logs, line][-keep:]
-        return len(job.logs)
+    def log(self, items: list[Any], *, keep: int = 100) -> list[Any]:
+        verdicts: list[Any] = []
+        for job_id, token, line in items:
+            refusal = self._told(job_id, token)
+            if not refusal:
+                job = self.jobs[job_id]
+                job.row["ties"] = "1"
+                job.logs = [*job.logs, line][-keep:]
+            verdicts.append(refusal or len(self.jobs[job_id].logs))
+        return verdicts

@@ -157,7 +157,7 @@ class Machine(Sides):
     def complete(self, picks, keep_ms, said):
         items = [(*self.item(pick), "42") for pick in picks]
         if said:
-            self.do("log", *items[0][:2], "the last line")
+            self.do("log", [(*items[0][:2], "the last line")])
         self.do("complete", items, keep_ms=keep_ms)
 
     @rule(picks=some, wait=units, maximum=st.integers(1, 3), trace=st.sampled_from(("", "trace")))
@@ -182,7 +182,7 @@ class Machine(Sides):
     def discard(self, picks, said):
         items = [self.item(pick) for pick in picks]
         if said:
-            self.do("log", *items[0], "the last line")
+            self.do("log", [(*items[0], "the last line")])
         self.do("discard", items)
 
     @rule(picks=some, lease_ms=st.sampled_from((0, UNIT, 2 * UNIT)))
@@ -191,13 +191,11 @@ class Machine(Sides):
 
     @rule(picks=some)
     def progress(self, picks):
-        for pick in picks:
-            self.do("progress", *self.item(pick), f"{pick} %")
+        self.do("progress", [(*self.item(pick), f"{pick} %") for pick in picks])
 
     @rule(picks=some, keep=st.integers(1, 3))
     def log(self, picks, keep):
-        for pick in picks:
-            self.do("log", *self.item(pick), f"line {pick}", keep=keep)
+        self.do("log", [(*self.item(pick), f"line {pick}") for pick in picks], keep=keep)
 
     # -- time, and sweepers -------------------------------------------------------------------
 

@@ -13,14 +13,15 @@ from django.db import Error
 
 from django_emq import connections, inspector, relay
 from django_emq.exceptions import EmqError
-from django_emq.inspector import QueueStats, Worker
+from django_emq.inspector import JobRow, QueueStats, Worker
+from django_emq.notes import Progress
 from django_emq.partitions import families, folded
 
 from ._base import EmqCommand, all_parts, plain, read_queues, seconds
 
 HELP = """\
-Show the queues (jobs in each set, oldest waiting, jobs a minute), the workers, and what waits in
-the outbox, where one is used.
+Show the queues (jobs in each set, oldest waiting, jobs a minute), the jobs that run and say how far
+they are, the workers, and what waits in the outbox, where one is used.
 
   manage.py emq_stats                  once
   manage.py emq_stats mail --watch     one queue, again every 2 seconds until Ctrl-C
@@ -84,11 +85,15 @@ class Command(EmqCommand):
 
     def show(self, stats: list[QueueStats], *, as_json: bool, clear: bool) -> None:
         """Print the figures, and the workers."""
-        workers = inspector.workers(connections.client())
+        client = connections.client()
+        workers = inspector.workers(client)
+        parts = [part for one in stats for part in one.partitions or (one.queue,)]
+        running = inspector.running(client, parts)
         outboxes = [outbox(alias) for alias in relay.watched()]
         if as_json:
             told = {
                 "queues": [asdict(queue) for queue in stats],
+                "running": [running_facts(row) for row in running],
                 "workers": [asdict(worker) for worker in workers],
                 "outboxes": outboxes,
             }
@@ -103,6 +108,10 @@ class Command(EmqCommand):
         for facts in outboxes:
             self.say(plain(outbox_line(facts)))
         self.say("")
+        if running:
+            titles = ("job", "queue", "task", "runs for", "progress")
+            self.say(table([titles, *(running_row(row) for row in running)]))
+            self.say("")
         if workers:
             headings = ("worker", *FACTS.values(), "last beat")
             self.say(table([headings, *(worker_row(worker) for worker in workers)]))
@@ -121,6 +130,31 @@ def queue_row(stats: QueueStats) -> tuple[str, ...]:
         f"{rate.get('enqueued', 0):,.0f}",
         f"{finished:,.0f}",
     )
+
+
+def runs_for(row: JobRow) -> float:
+    """Seconds since the job was claimed."""
+    at = row.started_at
+    return max(row.now_ms / 1000 - at.timestamp(), 0.0) if at else 0.0
+
+
+def running_facts(row: JobRow) -> dict[str, Any]:
+    """A job that says how far it has come, for scripts."""
+    progress = row.progress or Progress()
+    return {
+        "id": row.id,
+        "queue": row.queue,
+        "task": row.task,
+        "runs_s": runs_for(row),
+        **progress._asdict(),
+        "percent": progress.percent,
+    }
+
+
+def running_row(row: JobRow) -> tuple[str, ...]:
+    """The same as a line of a table."""
+    span = inspector.span(runs_for(row))
+    return (row.id, row.queue, row.task or "?", span, str(row.progress or ""))
 
 
 def pause_line(stats: QueueStats) -> str:
