@@ -188,6 +188,16 @@ def test_the_reply_of_an_extension(probe, client, proxy):
     assert inspector.totals(client, QUEUE).get("reaped", 0) == 0
 
 
+@pytest.mark.parametrize("act", [Act.CUT_AFTER, Act.CUT_BEFORE])
+def test_the_answer_to_a_cancel_is_lost(client, behind, act):
+    """It is asked again, and finds the job cancelled: by itself."""
+    job = tasks.mark.enqueue("a")
+    rule = behind.on("cancel", act, times=1)
+    assert emq.cancel(job) is True
+    assert rule.fired.is_set()
+    assert inspector.totals(client, QUEUE)["cancelled"] == 1
+
+
 def test_reply_of_a_tick_is_lost(client, behind, settings):
     """The ticker does not know whether it ran; who ticks next finds that it did, or does it."""
     plan = {"task": "tests.probe.tasks.mark", "every": 3600}
