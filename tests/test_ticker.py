@@ -455,3 +455,15 @@ def test_a_unique_task_does_not_overlap_with_itself(client, queue, declare, monk
         assert members(client, queue, "repeat")["x"] > planned
         assert inspector.counts(client, queue)["pending"] == 1
     assert ticker.fired == 1
+
+
+def test_a_job_that_is_not_worth_running_late(client, queue, declare, monkeypatch):
+    """`expires` counts from the tick on, as from any other enqueue."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    brief = registry.register(replace(tasks.mark, name="brief", expires=60))
+    ticker = declare(queue, x=plan(queue, task=brief.name))
+    set_back(client, queue, "x", HOUR)
+    ticker.tick(queue)
+    (job_id,) = members(client, queue, "pending")
+    left = int(row(client, queue, job_id)["expires_at"]) - now_ms(client)
+    assert 0 < left <= 60_000
