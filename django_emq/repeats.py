@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from .calls import Way, batch_of, bounded, keys_of, run
@@ -63,11 +64,14 @@ class Declared(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A schedule as it is entered: its next time in ms (OFF for none), and its record."""
+    """A schedule as it is entered: its next time in ms (OFF for none), and its record.
+
+    One without a record is left as it is, and is not one that its source has no more.
+    """
 
     name: str
-    next_ms: float
-    record: Mapping[str, Any]
+    next_ms: float = OFF
+    record: Mapping[str, Any] = MappingProxyType({})
 
 
 def repeat_register(

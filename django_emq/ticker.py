@@ -19,7 +19,7 @@ from .jobs import Job, NewJob, decode
 from .keys import queue_keys
 from .log import get_logger
 from .queue import make
-from .repeats import FIELDS, OFF, DueSchedule, Tick
+from .repeats import FIELDS, OFF, DueSchedule, Entry, Tick
 
 logger = get_logger("ticker")
 
@@ -34,6 +34,7 @@ class Ticker:
         self.client = client
         self.fired = 0
         self._since: int | None = None  # when this process first spoke, by the server's clock
+        self._spoke = False  # of all queues that are ours
         self._declared: set[str] = set()  # queues that have schedules of ours
         self._broken: set[tuple[str, str, str]] = set()  # told of once
 
@@ -48,7 +49,7 @@ class Ticker:
         for name, error in wrong.items():
             self._tell(name, "", "", error)
         names = dict.fromkeys([*queues, *(found if everywhere else ())])
-        if self._since is not None:
+        if self._spoke:
             names = dict.fromkeys(q for q in names if q in found or q in self._declared)
         if not names:
             return
@@ -57,14 +58,16 @@ class Ticker:
 
         def declare(queue: str) -> None:
             entries = [one.entry(now) for one in found.get(queue, ())]
-            if entries:
+            if queue in found:
                 introduce(self.client, [queue])
                 self._declared.add(queue)
+            entries += map(Entry, wrong)  # another process may know better
             done = scripts.declare(self.client, queue, "code", entries, since=self._since)
             if any(done):
                 logger.info("queue %s: %d schedules entered or changed, %d removed", queue, *done)
 
         self.client.each(names, declare)
+        self._spoke = True
 
     def tick(self, queue: str) -> int:
         """Enqueue what is due in a queue; the ms until the next time of a schedule, -1 for none."""

@@ -9,7 +9,8 @@
 --                  are only some. Code: by a process that runs since then. Database: as it was read
 --                  then, so what was entered later stays
 -- ARGV[3…] a schedule: name, next time in ms (inf: switched off), number of fields, and each
---          field's name and value. A field stamp says how old this knowledge is.
+--          field's name and value. A field stamp says how old this knowledge is. Without any
+--          field it is one that the source has and cannot describe: it stays as it is
 --
 -- Returns {how many were entered or changed, how many were removed}. Nothing is fired, and nothing
 --         is written where nothing is new. What a later process or stamp has said stays. Where the
@@ -45,7 +46,7 @@ while at <= #ARGV do
   local old = had[6] == source and (tonumber(had[5] or '') or 0) > tonumber(given.stamp or 0)
   local theirs = had[6] == 'code' and source ~= 'code'
   listed[name] = true
-  if not (old or theirs or had[1] == given.rule and score) then
+  if not (count == 0 or old or theirs or had[1] == given.rule and score) then
     local same = score and (had[2] or '') == (given.every_ms or '')
       and (had[3] or '') == (given.cron or '') and (had[4] or '') == (given.tz or '')
     local off = score == 'inf'

@@ -30,7 +30,6 @@ def declare(settings):
         settings.EMQ = {**settings.EMQ, "SCHEDULES": plans}
         ticker = Ticker(connections.client())
         ticker._since = since
-        ticker._declared.update(queues if since else ())
         ticker.declare(queues)
         return ticker
 
@@ -353,11 +352,13 @@ def test_a_schedule_that_cannot_be_kept_harms_no_other(client, redis, queue, dec
 
 
 def test_a_task_that_is_unknown_is_said_once(client, queue, declare, caplog):
-    """The others are declared. (`check` says it before: E030.)"""
+    """The others are declared, and it is left as it is. (`check` says it before: E030.)"""
+    declare(queue, x=plan(queue), z=plan(queue))  # by a process that knows it
     plans = {"x": plan(queue, task="no.such.task"), "y": plan(queue)}
     ticker = declare(queue, **plans)
     ticker.declare([queue])
-    assert names(client, queue) == ["y"]
+    assert names(client, queue) == ["x", "y"]
+    assert '"task":"tests.probe.tasks.mark"' in scripts_record(client, queue, "x")["template"]
     assert caplog.text.count("schedule x cannot be kept: There is no task") == 1
 
 
@@ -454,3 +455,15 @@ def test_a_unique_task_does_not_overlap_with_itself(client, queue, declare, monk
         assert members(client, queue, "repeat")["x"] > planned
         assert inspector.counts(client, queue)["pending"] == 1
     assert ticker.fired == 1
+
+
+def test_a_job_that_is_not_worth_running_late(client, queue, declare, monkeypatch):
+    """`expires` counts from the tick on, as from any other enqueue."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    brief = registry.register(replace(tasks.mark, name="brief", expires=60))
+    ticker = declare(queue, x=plan(queue, task=brief.name))
+    set_back(client, queue, "x", HOUR)
+    ticker.tick(queue)
+    (job_id,) = members(client, queue, "pending")
+    left = int(row(client, queue, job_id)["expires_at"]) - now_ms(client)
+    assert 0 < left <= 60_000
