@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .backoff import Exponential, Fixed, Linear
+    from .cancelling import acancel, cancel
     from .chains import chain
     from .context import JobContext, current_job
     from .effects import Once, effect, fenced_update, idempotency_key
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         InvalidArguments,
         InvalidOption,
         InvalidTask,
+        JobCancelled,
         JobGone,
         LeaseLost,
         NoCurrentJob,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
         ServerRefused,
         Snooze,
         StaleToken,
+        TimeLimitExceeded,
         TooFewReplicas,
         UnknownTask,
         VersionFence,
@@ -64,13 +67,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "backoff": "Exponential Fixed Linear",
+    "cancelling": "acancel cancel",
     "chains": "chain",
     "context": "JobContext current_job",
     "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
-        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask JobGone "
-        "LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry ServerError "
-        "ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
+        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask "
+        "JobCancelled JobGone LeaseLost NoCurrentJob OutcomeUnknown PayloadTooLarge Refused Retry "
+        "ServerError ServerRefused Snooze StaleToken TimeLimitExceeded TooFewReplicas UnknownTask "
+        "VersionFence"
     ),
     "jobs": "Job Previous",
     "models": "FencedModel",
@@ -95,6 +100,7 @@ __all__ = [
     "InvalidOption",
     "InvalidTask",
     "Job",
+    "JobCancelled",
     "JobContext",
     "JobGone",
     "LeaseLost",
@@ -111,15 +117,18 @@ __all__ = [
     "Snooze",
     "StaleToken",
     "Task",
+    "TimeLimitExceeded",
     "TooFewReplicas",
     "UnknownTask",
     "Unsent",
     "VersionFence",
+    "acancel",
     "aenqueue",
     "aenqueue_at",
     "aenqueue_in",
     "aenqueue_many",
     "aenqueue_on_commit",
+    "cancel",
     "cas",
     "chain",
     "cron",

@@ -37,8 +37,9 @@ from .compat import (
 from .exceptions import EmqError
 from .ids import is_job_id, minted_at
 from .performing import EMQContext, performer
-from .registry import Seconds, Unique
+from .registry import Unique
 from .task_options import TaskOptions, messages, read_options
+from .times import Seconds
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +67,9 @@ class EMQTask(AnyTask):
     max_stalls: int | None = None
     backoff: Any = None
     lease: Seconds | None = None
+    expires: Seconds | datetime | None = None
+    timeout: Seconds | None = None
+    kill_after: Seconds | None = None
     wait_replicas: int | None = None
     fence_key: str | None = None
     on_commit: bool | str | None = None
@@ -136,6 +140,8 @@ class EMQBackend(BaseTaskBackend):
             raise InvalidTask(str(error)) from error
         if made.lease_ms:
             registry.note_lease(made.lease_ms)
+        if made.limits_ms[1]:
+            registry.note_kill()
 
     def face(self, task: AnyTask, defaults: TaskOptions | None = None) -> registry.AnyTask:
         """The task as `queue.enqueue` takes it, with the fields that make its row a result."""

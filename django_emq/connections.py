@@ -22,6 +22,7 @@ from django_redis import get_redis_connection
 from . import aliases
 from .conf import settings
 from .exceptions import (
+    Cancelled,
     DamagedRow,
     EmqError,
     JobGone,
@@ -44,6 +45,7 @@ Parse = Callable[[Any], Any]
 TRAIL_MAX = 10_000  # entries of a queue's trail, about
 
 _REFUSALS: dict[str, type[EmqError]] = {
+    "EMQCANCEL": Cancelled,
     "EMQSTALE": StaleToken,
     "EMQGONE": JobGone,
     "EMQKEY": KeyHeld,

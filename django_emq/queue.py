@@ -35,8 +35,9 @@ from .ids import mint
 from .jobs import Conflict, Job, NewJob, encode
 from .keys import check_queue
 from .log import get_logger
-from .registry import AnyTask, Seconds, Task, Unsent
+from .registry import AnyTask, Task, Unsent
 from .signals import job_enqueued
+from .times import Seconds
 
 logger = get_logger("queue")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from inspect import iscoroutinefunction
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -13,17 +13,16 @@ from .backoff import resolve
 from .exceptions import InvalidOption, InvalidTask, UnknownTask
 from .jobs import Job, check_priority, due_at, due_in
 from .keys import check_queue
+from .times import Seconds, expiry, limits, milliseconds, seconds_of
 from .unique import Rule, rule
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Seconds = float | timedelta
 Unique = bool | str | list[str] | tuple[str, ...] | Callable[..., str] | None
-
-YEAR = 365 * 86_400
 
 _tasks: dict[str, Task[..., Any]] = {}
 _leases: set[int] = set()
+_kills: set[bool] = set()
 # Who else may know a task by its name: the backend for Django's tasks, where it is in use.
 finders: list[Callable[[str], Task[..., Any] | None]] = []
 
@@ -40,6 +39,12 @@ class Task(Generic[P, R]):
     :ivar max_stalls: lost leases before the morgue; None for the queue's MAX_STALLS.
     :ivar backoff: what `backoff.resolve` takes; None for the queue's BACKOFF.
     :ivar lease: how long a claim holds; None for the worker's.
+    :ivar expires: when a job that has not begun is given up: a time from its enqueueing by the
+        server's clock, or an aware datetime; None for never.
+    :ivar timeout: how long a run may take until `TimeLimitExceeded` is raised in it; None for the
+        queue's TIMEOUT, 0 for no limit.
+    :ivar kill_after: how long after that the process of a run that goes on is killed; None for
+        the queue's KILL_AFTER, 0 for never.
     :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once.
     :ivar wait_replicas: how many replicas shall have the job before enqueue answers; None for the
         queue's WAIT_REPLICAS.
@@ -73,6 +78,9 @@ class Task(Generic[P, R]):
     max_stalls: int | None = None
     backoff: Any = None
     lease: Seconds | None = None
+    expires: Seconds | datetime | None = None
+    timeout: Seconds | None = None
+    kill_after: Seconds | None = None
     result_ttl: Seconds = 0
     wait_replicas: int | None = None
     fence_key: str | None = None
@@ -92,6 +100,8 @@ class Task(Generic[P, R]):
     is_async: bool = field(init=False, repr=False, compare=False)
     keep_ms: int = field(init=False, repr=False, compare=False)
     lease_ms: int = field(init=False, repr=False, compare=False)
+    limits_ms: tuple[int | None, int | None] = field(init=False, repr=False, compare=False)
+    is_timed: bool = field(init=False, repr=False, compare=False)
     due: str = field(init=False, repr=False, compare=False)
     fields: tuple[Any, ...] = field(init=False, repr=False, compare=False)
     rule: Rule | None = field(init=False, repr=False, compare=False)
@@ -135,11 +145,15 @@ class Task(Generic[P, R]):
         unique = self._rule()
         due = f"+{unique.hold_ms}" if unique is not None and unique.max_wait_ms else ""
         due = due_at(self.run_at) if self.run_at is not None else due
-        due = due_in(_seconds(self.run_in)) if self.run_in is not None else due
+        due = due_in(seconds_of(self.run_in)) if self.run_in is not None else due
+        if self.expires is not None:
+            row += ("expires_at", expiry(self.expires, due), "ties", 1)
         for name, value in (
             ("is_async", iscoroutinefunction(self.func)),
             ("keep_ms", milliseconds("result_ttl", self.result_ttl, least=0)),
             ("lease_ms", lease_ms),
+            ("limits_ms", limits(self.timeout, self.kill_after)),
+            ("is_timed", self.timeout is not None),
             ("due", due),
             ("fields", tuple(row)),
             ("rule", unique),
@@ -243,11 +257,11 @@ def _check_nexts(option: str, value: Any) -> None:
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
     "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
-    "on_commit", "outbox", "on_success", "on_failure",
+    "on_commit", "outbox", "on_success", "on_failure", "expires",
     "unique", "unique_for", "unique_until", "on_conflict", "max_wait",
-    "backoff", "lease", "result_ttl", "idempotent",
+    "backoff", "lease", "result_ttl", "idempotent", "timeout", "kill_after",
 )  # fmt: skip
-USING = (*DECORATOR[:15], "run_in", "run_at", "partition_key")
+USING = (*DECORATOR[:16], "run_in", "run_at", "partition_key")
 
 
 @overload
@@ -264,6 +278,9 @@ def task(
     max_stalls: int | None = None,
     backoff: Any = None,
     lease: Seconds | None = None,
+    expires: Seconds | datetime | None = None,
+    timeout: Seconds | None = None,
+    kill_after: Seconds | None = None,
     result_ttl: Seconds = 0,
     wait_replicas: int | None = None,
     fence_key: str | None = None,
@@ -341,6 +358,16 @@ def leases() -> set[int]:
     return {task.lease_ms for task in _tasks.values() if task.lease_ms} | _leases
 
 
+def note_kill() -> None:
+    """Remember that a task has a kill_after which is not entered here."""
+    _kills.add(True)
+
+
+def may_kill() -> bool:
+    """Whether a task has a kill_after."""
+    return bool(_kills) or any(task.limits_ms[1] for task in _tasks.values())
+
+
 def names() -> list[str]:
     """Names of all tasks, in order."""
     return sorted(_tasks)
@@ -382,20 +409,5 @@ def _fence_key(value: Any) -> str:
     return value
 
 
-def _seconds(value: Seconds) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
 def _milliseconds(name: str, value: Seconds | None) -> int:
     return 0 if value is None else milliseconds(name, value, least=0.001)
-
-
-def milliseconds(name: str, value: Seconds, *, least: float) -> int:
-    """A time in ms. Raises InvalidOption below `least` seconds, above a year, or for no time."""
-    seconds = _seconds(value)
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if not number or not least <= seconds <= YEAR:
-        raise InvalidOption(
-            f"{name} is {value!r}. Use a timedelta or seconds, from {least} to {YEAR} (a year)."
-        )
-    return int(seconds * 1000)

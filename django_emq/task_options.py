@@ -16,7 +16,7 @@ from .backoff import resolve
 from .conf import DAY, PARSERS, Problem
 from .exceptions import InvalidOption
 from .keys import check_queue
-from .registry import Seconds, milliseconds
+from .times import Seconds, milliseconds
 
 IDS = {"unknown": "django_emq.E020", "value": "django_emq.E021"}
 

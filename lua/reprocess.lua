@@ -96,7 +96,8 @@ end
 for _, move in ipairs(moves) do
   local id, token, score, key = move[1], move[2], move[3], move[4]
   redis.call('ZREM', dead, id)
-  redis.call('HDEL', jobs .. id, 'failures', 'stalls', 'last_error', 'traceback', 'finished_at')
+  redis.call('HDEL', jobs .. id, 'failures', 'stalls', 'last_error', 'traceback',
+    'finished_at', 'expires_at')
   if key then
     redis.call('SET', key, id)
     redis.call('HDEL', jobs .. id, 'behind', 'due', 'heir', 'unique_since', 'duplicates')
