@@ -238,6 +238,11 @@ ENDS = {
         wire.snooze(c, q, i, 1, HOUR),
         scripts.drain(c, q, "schedule", batch=1),
     ),
+    "expire": lambda c, q, i: (
+        wire.release(c, q, i, 1),
+        c.raw.hset(queue_keys(q).job(i), "expires_at", 1),
+        wire.claims(c, q),
+    ),
     "damage": lambda c, q, i: (
         wire.release(c, q, i, 1),
         c.raw.hdel(queue_keys(q).job(i), "payload"),

@@ -199,13 +199,14 @@ def _of_unique_keys() -> list[Defect]:
     found = []
 
     def defect(script: str, what: str, *swaps: tuple[str, str]) -> None:
-        found.append(Defect(what, script, swaps, ("enqueue_unique",)))
+        found.append(Defect(what, script, swaps, ("enqueue_unique", "cancel")))
 
     stranger = "redis.pcall('GET', base .. 'unique:' .. digest) ~= id"
     for script, call in FREES.items():
         defect(script, "the unique key is not freed", (call, "\n"))
-        defect(script, "the unique key of a stranger is freed", (stranger, "false"))
-    for script in ("complete", "retry", "cancel"):
+        if script != "obliterate":  # the stranger goes as well
+            defect(script, "the unique key of a stranger is freed", (stranger, "false"))
+    for script in ("complete", "retry"):
         defect(script, "who waits behind it waits for ever", ("if due and", "if false and"))
     defect("reprocess", "the key is not taken again", ("redis.call('SET', key, id)", ""))
     defect(
