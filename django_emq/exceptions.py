@@ -65,6 +65,13 @@ class NotInState(Refused):
     """
 
 
+class KeyHeld(NotInState):
+    """Another job holds the unique key of this one.
+
+    Reply class ``EMQKEY``.
+    """
+
+
 class JobHeld(Refused):
     """A worker holds the job.
 

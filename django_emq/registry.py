@@ -257,8 +257,8 @@ def _check_nexts(option: str, value: Any) -> None:
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
     "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
-    "on_commit", "outbox", "on_success", "on_failure",
-    "unique", "unique_for", "unique_until", "on_conflict", "max_wait", "expires",
+    "on_commit", "outbox", "on_success", "on_failure", "expires",
+    "unique", "unique_for", "unique_until", "on_conflict", "max_wait",
     "backoff", "lease", "result_ttl", "idempotent", "timeout", "kill_after",
 )  # fmt: skip
 USING = (*DECORATOR[:16], "run_in", "run_at", "partition_key")

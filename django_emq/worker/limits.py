@@ -25,7 +25,6 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import CursorWrapper
 
 from ..conf import Settings, settings
@@ -196,17 +195,19 @@ def is_delicate(frame: FrameType | None) -> bool:
 
 
 def links_of(frame: FrameType | None) -> Iterator[Any]:
-    """The connections among the local variables of a stack: of redis-py and of Django.
+    """The links that a stack is using: sockets of redis-py, connections of a database's driver.
 
-    Whoever has sent a command and not read its answer has the connection in such a variable.
+    Whoever has sent a command and not read its answer has what it was sent by among its local
+    variables. The sockets themselves, and not who holds them: that one may have another one when
+    the exception has come up and was caught.
     """
     while frame is not None:
         for value in tuple(frame.f_locals.values()):
             kind = type(value)  # never the value itself, which may be lazy
             if hasattr(kind, "send_packed_command") and hasattr(kind, "read_response"):
-                yield value
+                yield getattr(value, "_sock", None)
             elif issubclass(kind, CursorWrapper):
-                yield value.db
+                yield value.db.connection
         frame = frame.f_back
 
 
@@ -218,10 +219,10 @@ def cut(links: Iterable[Any]) -> None:
     """
     for link in links:
         with suppress(Exception):
-            if isinstance(link, BaseDatabaseWrapper):
-                _cancel(link.connection)
-            elif isinstance(sock := link._sock, socket.socket):
-                sock.shutdown(socket.SHUT_RDWR)
+            if isinstance(link, socket.socket):
+                link.shutdown(socket.SHUT_RDWR)
+            else:
+                _cancel(link)
 
 
 def _cancel(connection: Any) -> None:
