@@ -1,5 +1,6 @@
 """Time limits: a run that takes too long fails, and nothing else is harmed by it."""
 
+import gc
 import signal
 import sys
 import threading
@@ -196,12 +197,14 @@ def test_a_limit_at_the_very_end_of_a_run_stays_in_it(place):
                 leaks.append((number, error))
 
     every = sys.getswitchinterval()
+    gc.disable()  # Python loses what comes up in a callback of its collector
     sys.setswitchinterval(0.000001)  # threads take turns between any two steps
     try:
         with limits_in(place) as (own, call):
             call(work)
     finally:
         sys.setswitchinterval(every)
+        gc.enable()
     assert leaks == []
     assert sum(caught) == 1500
     assert caught[1] > 0
@@ -267,6 +270,28 @@ def test_a_signal_that_comes_after_the_end_does_nothing(next_one):
         for one in guards:
             one.end()
         assert not any(one.fired for one in (guard, *guards))
+
+
+@PLACES
+def test_a_limit_that_ends_in_a_del_is_not_lost(place):
+    """Python would print the exception and go on."""
+
+    class Slow:
+        def __del__(self):
+            time.sleep(0.2)
+
+    def work():
+        guard = own.begin(0.05)
+        end = time.monotonic() + 10
+        try:
+            Slow()
+            while time.monotonic() < end:
+                pass
+        finally:
+            guard.end()
+
+    with limits_in(place) as (own, call), pytest.raises(emq.TimeLimitExceeded):
+        call(work)
 
 
 @PLACES

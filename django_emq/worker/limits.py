@@ -186,9 +186,12 @@ class Limits:
 
 
 def is_delicate(frame: FrameType | None) -> bool:
-    """Whether a stack is in code whose locks an exception could leave locked."""
+    """Whether a stack is in code whose locks an exception could leave locked, or in a __del__.
+
+    What comes up there is lost: Python prints it and goes on.
+    """
     while frame is not None:
-        if frame.f_globals.get("__name__") in DELICATE:
+        if frame.f_globals.get("__name__") in DELICATE or frame.f_code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False
