@@ -13,7 +13,7 @@ from .conf import QueueSettings, settings
 from .exceptions import InvalidOption
 from .redact import sensitive
 from .registry import AnyTask
-from .times import lifetimes
+from .times import in_force, lifetimes
 from .unique import Rule
 
 SHOWN = 6  # waits between attempts; the rest go on alike
@@ -47,6 +47,7 @@ def explain(task: AnyTask) -> Sheet:
         ("queue", queue + (f", spread over {own.partitions}" if own.partitions else "")),
         ("priority", f"{task.priority} (-100 to 100; higher runs first)"),
         ("lease", _lease(task, own)),
+        ("time limit", _time_limit(task, own)),
         ("failures", _failures(task, own, sheet)),
         ("lost leases", f"{_either(task.max_stalls, own.max_stalls)} lead to the morgue"),
         ("result", _result(task)),
@@ -86,8 +87,16 @@ def _lease(task: AnyTask, own: QueueSettings) -> str:
     seconds = task.lease_ms / 1000 or own.lease
     return (
         f"{seconds:g} s, extended while the process lives; when a machine is lost, its jobs are "
-        "back after that time. A job may run as long as it likes."
+        "back after that time"
     )
+
+
+def _time_limit(task: AnyTask, own: QueueSettings) -> str:
+    timeout, kill_after = in_force(task.limits_ms, own.timeout, own.kill_after)
+    if not timeout:
+        return "none: a job may run as long as it likes"
+    killed = f"; its process is killed {kill_after:g} s later" if kill_after else ""
+    return f"TimeLimitExceeded is raised after {timeout:g} s{killed}"
 
 
 def _failures(task: AnyTask, own: QueueSettings, sheet: Sheet) -> str:

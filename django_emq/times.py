@@ -77,3 +77,16 @@ def lifetimes(ttl: Seconds | Mapping[str, Seconds]) -> tuple[int, int]:
     if "dead" not in ttl:
         return done, 0
     return done, milliseconds("result_ttl['dead']", ttl["dead"], least=1)
+
+
+def in_force(
+    own_ms: tuple[int | None, int | None], timeout: float | None, kill_after: float | None
+) -> tuple[float, float]:
+    """Seconds of timeout and of kill_after that hold for a job; 0.0 for none.
+
+    :param own_ms: the task's own, as `limits` answers them; then the settings'.
+    """
+    soft, hard = own_ms
+    seconds = (timeout or 0.0) if soft is None else soft / 1000
+    after = (kill_after or 0.0) if hard is None else hard / 1000
+    return seconds, after if seconds else 0.0

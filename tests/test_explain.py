@@ -92,6 +92,11 @@ def test_options_of_the_task_the_queue_and_the_project(made, settings):
     assert found["enqueueing"].startswith("stored in the caller's transaction")
     assert found["lease"].startswith("60 s")
     assert found["lost leases"].startswith("1 ")
+    assert found["time limit"].startswith("none: ")
+    found = facts(made(plain, timeout=60, kill_after=5))
+    assert found["time limit"] == (
+        "TimeLimitExceeded is raised after 60 s; its process is killed 5 s later"
+    )
 
 
 def test_what_bears_a_second_run(made):

@@ -31,6 +31,7 @@ from ..conf import Settings, settings
 from ..exceptions import TimeLimitExceeded
 from ..log import get_logger
 from ..registry import AnyTask
+from ..times import in_force
 
 logger = get_logger("worker")
 
@@ -48,11 +49,8 @@ _raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
 def of(task: AnyTask, queue: str, conf: Settings) -> tuple[float, float]:
     """Seconds of timeout and of kill_after for a job; 0.0 for none."""
-    soft, hard = task.limits_ms
     own = conf.queue(queue)
-    timeout = (own.timeout or 0.0) if soft is None else soft / 1000
-    kill_after = (own.kill_after or 0.0) if hard is None else hard / 1000
-    return timeout, kill_after if timeout else 0.0
+    return in_force(task.limits_ms, own.timeout, own.kill_after)
 
 
 @lru_cache(maxsize=256)
@@ -188,9 +186,12 @@ class Limits:
 
 
 def is_delicate(frame: FrameType | None) -> bool:
-    """Whether a stack is in code whose locks an exception could leave locked."""
+    """Whether a stack is in code whose locks an exception could leave locked, or in a __del__.
+
+    What comes up there is lost: Python prints it and goes on.
+    """
     while frame is not None:
-        if frame.f_globals.get("__name__") in DELICATE:
+        if frame.f_globals.get("__name__") in DELICATE or frame.f_code.co_name == "__del__":
             return True
         frame = frame.f_back
     return False
