@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .answers import Result, aresult, result
     from .backoff import Exponential, Fixed, Linear
+    from .cancelling import acancel, cancel
     from .chains import chain
     from .context import JobContext, current_job
     from .effects import Once, effect, fenced_update, idempotency_key
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         InvalidArguments,
         InvalidOption,
         InvalidTask,
+        JobCancelled,
         JobDied,
         JobGone,
         LeaseLost,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         ServerRefused,
         Snooze,
         StaleToken,
+        TimeLimitExceeded,
         TooFewReplicas,
         UnknownTask,
         VersionFence,
@@ -69,13 +72,15 @@ __version__ = "0.1.0"
 _HOMES = {
     "answers": "Result aresult result",
     "backoff": "Exponential Fixed Linear",
+    "cancelling": "acancel cancel",
     "chains": "chain",
     "context": "JobContext current_job",
     "effects": "Once effect fenced_update idempotency_key",
     "exceptions": (
-        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask JobDied "
-        "JobGone LeaseLost NoCurrentJob NotFinished OutcomeUnknown PayloadTooLarge Refused Retry "
-        "ServerError ServerRefused Snooze StaleToken TooFewReplicas UnknownTask VersionFence"
+        "Bury Discard EffectError EmqError InvalidArguments InvalidOption InvalidTask "
+        "JobCancelled JobDied JobGone LeaseLost NoCurrentJob NotFinished OutcomeUnknown "
+        "PayloadTooLarge Refused Retry ServerError ServerRefused Snooze StaleToken "
+        "TimeLimitExceeded TooFewReplicas UnknownTask VersionFence"
     ),
     "jobs": "Job Previous",
     "models": "FencedModel",
@@ -101,6 +106,7 @@ __all__ = [
     "InvalidOption",
     "InvalidTask",
     "Job",
+    "JobCancelled",
     "JobContext",
     "JobDied",
     "JobGone",
@@ -122,16 +128,19 @@ __all__ = [
     "Snooze",
     "StaleToken",
     "Task",
+    "TimeLimitExceeded",
     "TooFewReplicas",
     "UnknownTask",
     "Unsent",
     "VersionFence",
+    "acancel",
     "aenqueue",
     "aenqueue_at",
     "aenqueue_in",
     "aenqueue_many",
     "aenqueue_on_commit",
     "aresult",
+    "cancel",
     "cas",
     "chain",
     "cron",

@@ -67,6 +67,9 @@ class EMQTask(AnyTask):
     max_stalls: int | None = None
     backoff: Any = None
     lease: Seconds | None = None
+    expires: Seconds | datetime | None = None
+    timeout: Seconds | None = None
+    kill_after: Seconds | None = None
     wait_replicas: int | None = None
     fence_key: str | None = None
     on_commit: bool | str | None = None
@@ -137,6 +140,8 @@ class EMQBackend(BaseTaskBackend):
             raise InvalidTask(str(error)) from error
         if made.lease_ms:
             registry.note_lease(made.lease_ms)
+        if made.limits_ms[1]:
+            registry.note_kill()
 
     def face(self, task: AnyTask, defaults: TaskOptions | None = None) -> registry.AnyTask:
         """The task as `queue.enqueue` takes it, with the fields that make its row a result."""

@@ -49,6 +49,8 @@ class QueueSettings:
     wait_timeout: float | None = None  # seconds
     on_commit: bool | str = False
     outbox: bool | str = False
+    timeout: float | None = None  # seconds that a run may take
+    kill_after: float | None = None  # seconds after that until its process is killed
     partitions: int = 0  # queues that its jobs are spread over; 0 for none but itself
 
 
@@ -78,6 +80,8 @@ class Settings:
     wait_timeout: float | None = None  # seconds; None for 1, or half of socket_timeout if less
     on_commit: bool | str = False  # True, or the alias of a database
     outbox: bool | str = False  # True, or the alias of a database
+    timeout: float | None = None  # seconds that a run may take; None for no limit
+    kill_after: float | None = None  # seconds after that until its process is killed
     middleware: tuple[str, ...] = ()  # paths of what is run around each job
     schedules: Mapping[str, Plan | None] = field(default_factory=lambda: MappingProxyType({}))
     queues: Mapping[str, QueueSettings] = field(default_factory=lambda: MappingProxyType({}))
@@ -94,6 +98,8 @@ class Settings:
             self.wait_timeout,
             self.on_commit,
             self.outbox,
+            self.timeout,
+            self.kill_after,
         )
 
     def whole(self, name: str) -> str:
@@ -268,6 +274,10 @@ def _wait(value: object) -> Any:
     return None if value is None else _number(0.01, 60, "seconds")(value)
 
 
+def _limit(value: object) -> Any:
+    return None if value is None else _number(0.01, 365 * DAY, "seconds")(value)
+
+
 def _alias(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidOption("Give the name of an alias in CACHES.")
@@ -350,6 +360,8 @@ PARSERS: dict[str, Callable[[Any], Any]] = {
     "WAIT_TIMEOUT": _wait,
     "ON_COMMIT": _database,
     "OUTBOX": _database,
+    "TIMEOUT": _limit,
+    "KILL_AFTER": _limit,
     "MIDDLEWARE": _paths,
     "SCHEDULES": read_plans,
     "QUEUES": _queues,

@@ -22,10 +22,12 @@ from django_redis import get_redis_connection
 from . import aliases
 from .conf import settings
 from .exceptions import (
+    Cancelled,
     DamagedRow,
     EmqError,
     JobGone,
     JobHeld,
+    KeyHeld,
     KindRefused,
     NotInState,
     OutcomeUnknown,
@@ -43,8 +45,10 @@ Parse = Callable[[Any], Any]
 TRAIL_MAX = 10_000  # entries of a queue's trail, about
 
 _REFUSALS: dict[str, type[EmqError]] = {
+    "EMQCANCEL": Cancelled,
     "EMQSTALE": StaleToken,
     "EMQGONE": JobGone,
+    "EMQKEY": KeyHeld,
     "EMQKIND": KindRefused,
     "EMQLATE": ServerRefused,
     "EMQLOCK": JobHeld,

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import connections
 
-from .exceptions import LeaseLost, NoCurrentJob
+from .exceptions import JobCancelled, LeaseLost, NoCurrentJob
 from .jobs import Call, Claimed, Previous
 from .log import get_logger
 from .notes import Notes, check_step, line_of
@@ -25,8 +25,8 @@ class JobContext:
     """What a task may know of its own job; see `current_job`."""
 
     __slots__ = (
-        "_call", "_extended_at", "_hooks", "_noted", "after", "claimed", "error", "lease", "lost",
-        "notes", "seconds", "task",
+        "_call", "_extended_at", "_hooks", "_noted", "after", "cancelled", "claimed", "ends_at",
+        "error", "lease", "lost", "notes", "seconds", "task",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +48,10 @@ class JobContext:
         self._call: Call | None = None  # what the payload says, once the run has begun
         #: Whether the lease was lost: what this run still does cannot settle the job.
         self.lost = False
+        #: Whether that was because the job was cancelled.
+        self.cancelled = False
+        # When the timeout ends, on the monotonic clock; 0.0 for none.
+        self.ends_at = 0.0
         #: How long the task ran, once it has ended.
         self.seconds = 0.0
         # Who is told the outcome and its verdict, in the job's own context; and what was raised.
@@ -125,8 +129,18 @@ class JobContext:
         begins_at = max(self.claimed.claimed_at, self._extended_at())
         return datetime.now(UTC) + timedelta(seconds=begins_at + self.lease - time.monotonic())
 
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until the timeout of this run ends, at least 0; None without a timeout."""
+        return max(self.ends_at - time.monotonic(), 0.0) if self.ends_at else None
+
     def check(self) -> None:
-        """Raise LeaseLost if the lease was lost. For a long task, to call now and then."""
+        """Raise LeaseLost if the lease was lost. For a long task, to call now and then.
+
+        JobCancelled, which is a LeaseLost, when that was because the job was cancelled.
+        """
+        if self.cancelled:
+            raise JobCancelled(f"{self!r} was cancelled: it is in the morgue now.")
         if self.lost:
             raise LeaseLost(
                 f"The lease of {self!r} was lost: another worker may run it now, and this run "
@@ -177,8 +191,9 @@ class JobContext:
         if self.lost:
             self._tell_lost()
 
-    def lose(self) -> None:
+    def lose(self, *, cancelled: bool = False) -> None:
         """Note that the lease is lost, and tell whoever wants to know. Called by the worker."""
+        self.cancelled = cancelled
         self.lost = True
         if self._hooks or lease_lost.receivers:
             # Not in the thread of the caller, which moves the jobs of the whole process.

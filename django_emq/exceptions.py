@@ -38,6 +38,13 @@ class StaleToken(Refused):
     """
 
 
+class Cancelled(StaleToken):
+    """The job was cancelled while it was held.
+
+    Reply class ``EMQCANCEL``, of extend only: by it the holder is told.
+    """
+
+
 class JobGone(Refused):
     """The job has no row: it was completed, discarded or removed.
 
@@ -56,6 +63,13 @@ class NotInState(Refused):
     """The job or the queue is not in the state that this needs.
 
     Reply class ``EMQSTATE``.
+    """
+
+
+class KeyHeld(NotInState):
+    """Another job holds the unique key of this one.
+
+    Reply class ``EMQKEY``.
     """
 
 
@@ -280,6 +294,30 @@ class LeaseLost(Verdict):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = str(reason)
+
+
+class JobCancelled(LeaseLost):
+    """The job was cancelled: it is in the morgue, and this run cannot settle it."""
+
+
+# -- raised by a worker in a task -------------------------------------------------------------
+
+
+class TimeLimitExceeded(BaseException):
+    """The job ran longer than its timeout. The attempt fails, unless the task catches it.
+
+    Derived from BaseException, so that neither a task's ``except Exception`` swallows it, nor what
+    the task calls (a client of a server, say) takes it for a time-out of its own and tries again.
+
+    :ivar seconds: the timeout.
+    """
+
+    seconds = 0.0
+
+    def __init__(self, seconds: float | None = None) -> None:
+        if seconds is not None:
+            self.seconds = seconds
+        super().__init__(f"The job ran longer than its timeout of {self.seconds:g} s.")
 
 
 def _wait(name: str, value: float | timedelta) -> float:

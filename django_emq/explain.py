@@ -14,6 +14,7 @@ from .exceptions import InvalidOption
 from .redact import sensitive
 from .registry import AnyTask
 from .times import lifetimes
+from .unique import Rule
 
 SHOWN = 6  # waits between attempts; the rest go on alike
 GUARDS = ("effect", "fenced_update", "idempotency_key")
@@ -52,6 +53,8 @@ def explain(task: AnyTask) -> Sheet:
         ("repeats", _repeats(task, guards, sheet)),
         ("secrets", ", ".join(secret) + " hidden" if secret else "no argument is hidden"),
     ]
+    if task.rule is not None:
+        sheet.facts.insert(2, ("unique", _unique(task.rule)))
     if secret:
         sheet.warnings.append(
             f"{', '.join(secret)}: hidden from pages and logs, but plain in the payload. Pass a "
@@ -69,6 +72,14 @@ def _enqueueing(task: AnyTask, own: QueueSettings) -> str:
         when = "at once, also inside a transaction that may be rolled back"
     replicas = _either(task.wait_replicas, own.wait_replicas)
     return when + (f"; waits for {replicas} replicas" if replicas else "")
+
+
+def _unique(rule: Rule) -> str:
+    made = "a text of its own" if rule.made else ", ".join(rule.names) or "all arguments"
+    until = {"time": f"{rule.hold_ms / 1000:g} s long", "start": "until it is claimed"}
+    return (
+        f"by {made}, {until.get(rule.until, 'until it has ended')}; on a conflict: {rule.conflict}"
+    )
 
 
 def _lease(task: AnyTask, own: QueueSettings) -> str:

@@ -15,7 +15,7 @@ WORD_MS = 600_000  # how long a word waits for a worker that cannot reach the se
 
 
 def reprocess(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> list[Verdict]:
-    """Give dead jobs another life: 1 pending, NotInState or JobGone. Tokens stay."""
+    """Give dead jobs another life: 1 pending, NotInState, KeyHeld or JobGone. Tokens stay."""
     k = keys_of(client, queue)
     keys = (k.dead, k.pending, k.wake, k.metrics, k.trail)
     return settle(client, "reprocess", keys, (k.jobs, by, client.trail_max), zip(ids, strict=True))
@@ -24,7 +24,7 @@ def reprocess(client: Way, queue: str, ids: Sequence[str], *, by: str = "") -> l
 def requeue(
     client: Way, queue: str, ids: Sequence[str], *, by: str = "", only: str = ""
 ) -> list[Verdict]:
-    """Make waiting or held jobs ready now: 1 pending, NotInState or JobGone.
+    """Make waiting or held jobs ready now: 1 pending, NotInState, KeyHeld or JobGone.
 
     The token of a held job moves first, so its run is refused.
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from time import monotonic
+from typing import TypeVar
 
 from . import inspector, onward, registry, scripts
 from .conf import settings
 from .connections import Client
-from .exceptions import EmqError
+from .exceptions import EmqError, ServerRefused
 from .jobs import Reaped
 from .log import Outage, get_logger
 from .ticker import Ticker
@@ -23,6 +25,9 @@ BATCH = 500  # jobs in one script call
 BUDGET = 0.5  # seconds for one queue before the others have their turn
 TRIM_EVERY = 30.0  # seconds
 DECLARE_EVERY = 60.0  # seconds; the server may have lost what it knew
+SOON = 5.0  # seconds until that is tried again, when the server was away
+
+T = TypeVar("T")
 
 
 class Reaper:
@@ -42,6 +47,7 @@ class Reaper:
         self.returned = self.dead = self.promoted = self.trimmed = 0
         self.ticker = Ticker(client)
         self._trim_at = self._declare_at = 0.0
+        self._refused: set[str] = set()
         self._stop = threading.Event()
 
     def run(self) -> None:
@@ -70,7 +76,8 @@ class Reaper:
         pause = self.interval * random.uniform(0.75, 1.0)
         trim = monotonic() >= self._trim_at
         if monotonic() >= self._declare_at:
-            self.declare()
+            self._declare_at = monotonic() + SOON
+            self._unless_refused("schedules of the code are not entered", self.declare, None)
             self._declare_at = monotonic() + DECLARE_EVERY
 
         def sweep(queue: str) -> None:
@@ -134,8 +141,21 @@ class Reaper:
                     left = True
                     break
         if tick_ms == 0:
-            tick_ms = self.ticker.tick(queue)
+            what = f"queue {queue}: schedules do not tick"
+            tick_ms = self._unless_refused(what, lambda: self.ticker.tick(queue), -1)
         return 0 if left else min((ms for ms in (next_ms, tick_ms) if ms >= 0), default=-1)
+
+    def _unless_refused(self, what: str, work: Callable[[], T], otherwise: T) -> T:
+        """Do what a full server refuses: sweeping must go on there. Said once."""
+        try:
+            done = work()
+        except ServerRefused as error:
+            if what not in self._refused:
+                self._refused.add(what)
+                logger.error("%s: %s", what, error)
+            return otherwise
+        self._refused.discard(what)
+        return done
 
     def _tell(self, queue: str, reaped: Reaped) -> None:
         self.returned += len(reaped.returned)

@@ -13,7 +13,7 @@ from .backoff import resolve
 from .exceptions import InvalidOption, InvalidTask, UnknownTask
 from .jobs import Job, check_priority, due_at, due_in
 from .keys import check_queue
-from .times import Seconds, lifetimes, milliseconds, seconds_of
+from .times import Seconds, expiry, lifetimes, limits, milliseconds, seconds_of
 from .unique import Rule, rule
 
 P = ParamSpec("P")
@@ -22,6 +22,7 @@ Unique = bool | str | list[str] | tuple[str, ...] | Callable[..., str] | None
 
 _tasks: dict[str, Task[..., Any]] = {}
 _leases: set[int] = set()
+_kills: set[bool] = set()
 # Who else may know a task by its name: the backend for Django's tasks, where it is in use.
 finders: list[Callable[[str], Task[..., Any] | None]] = []
 
@@ -38,6 +39,12 @@ class Task(Generic[P, R]):
     :ivar max_stalls: lost leases before the morgue; None for the queue's MAX_STALLS.
     :ivar backoff: what `backoff.resolve` takes; None for the queue's BACKOFF.
     :ivar lease: how long a claim holds; None for the worker's.
+    :ivar expires: when a job that has not begun is given up: a time from its enqueueing by the
+        server's clock, or an aware datetime; None for never.
+    :ivar timeout: how long a run may take until `TimeLimitExceeded` is raised in it; None for the
+        queue's TIMEOUT, 0 for no limit.
+    :ivar kill_after: how long after that the process of a run that goes on is killed; None for
+        the queue's KILL_AFTER, 0 for never.
     :ivar result_ttl: how long the row is kept with the result; 0 deletes it at once. By outcome:
         ``{"done": 3600, "dead": 86400}``, where the second is how long a dead job stays in the
         morgue, if that is shorter than DEAD_TTL.
@@ -73,6 +80,9 @@ class Task(Generic[P, R]):
     max_stalls: int | None = None
     backoff: Any = None
     lease: Seconds | None = None
+    expires: Seconds | datetime | None = None
+    timeout: Seconds | None = None
+    kill_after: Seconds | None = None
     result_ttl: Seconds | Mapping[str, Seconds] = field(default=0, hash=False)
     wait_replicas: int | None = None
     fence_key: str | None = None
@@ -92,6 +102,8 @@ class Task(Generic[P, R]):
     is_async: bool = field(init=False, repr=False, compare=False)
     keep_ms: int = field(init=False, repr=False, compare=False)
     lease_ms: int = field(init=False, repr=False, compare=False)
+    limits_ms: tuple[int | None, int | None] = field(init=False, repr=False, compare=False)
+    is_timed: bool = field(init=False, repr=False, compare=False)
     due: str = field(init=False, repr=False, compare=False)
     fields: tuple[Any, ...] = field(init=False, repr=False, compare=False)
     rule: Rule | None = field(init=False, repr=False, compare=False)
@@ -139,10 +151,14 @@ class Task(Generic[P, R]):
         due = f"+{unique.hold_ms}" if unique is not None and unique.max_wait_ms else ""
         due = due_at(self.run_at) if self.run_at is not None else due
         due = due_in(seconds_of(self.run_in)) if self.run_in is not None else due
+        if self.expires is not None:
+            row += ("expires_at", expiry(self.expires, due), "ties", 1)
         for name, value in (
             ("is_async", iscoroutinefunction(self.func)),
             ("keep_ms", keep_ms),
             ("lease_ms", lease_ms),
+            ("limits_ms", limits(self.timeout, self.kill_after)),
+            ("is_timed", self.timeout is not None),
             ("due", due),
             ("fields", tuple(row)),
             ("rule", unique),
@@ -246,11 +262,11 @@ def _check_nexts(option: str, value: Any) -> None:
 # The lease belongs to the task: workers take the time between two extensions from it.
 DECORATOR = (
     "queue", "priority", "max_attempts", "max_stalls", "wait_replicas", "fence_key",
-    "on_commit", "outbox", "on_success", "on_failure",
+    "on_commit", "outbox", "on_success", "on_failure", "expires",
     "unique", "unique_for", "unique_until", "on_conflict", "max_wait",
-    "backoff", "lease", "result_ttl", "idempotent",
+    "backoff", "lease", "result_ttl", "idempotent", "timeout", "kill_after",
 )  # fmt: skip
-USING = (*DECORATOR[:15], "run_in", "run_at", "partition_key")
+USING = (*DECORATOR[:16], "run_in", "run_at", "partition_key")
 
 
 @overload
@@ -267,6 +283,9 @@ def task(
     max_stalls: int | None = None,
     backoff: Any = None,
     lease: Seconds | None = None,
+    expires: Seconds | datetime | None = None,
+    timeout: Seconds | None = None,
+    kill_after: Seconds | None = None,
     result_ttl: Seconds | Mapping[str, Seconds] = 0,
     wait_replicas: int | None = None,
     fence_key: str | None = None,
@@ -347,6 +366,16 @@ def leases() -> set[int]:
 def dead_times() -> bool:
     """Whether some task says how long its dead jobs stay in the morgue."""
     return any("dead_ms" in task.fields for task in _tasks.values())
+
+
+def note_kill() -> None:
+    """Remember that a task has a kill_after which is not entered here."""
+    _kills.add(True)
+
+
+def may_kill() -> bool:
+    """Whether a task has a kill_after."""
+    return bool(_kills) or any(task.limits_ms[1] for task in _tasks.values())
 
 
 def names() -> list[str]:

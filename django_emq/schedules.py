@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from . import partitions, registry, signing
 from .conf import Settings, settings
-from .exceptions import EmqError, InvalidOption, InvalidTask
+from .exceptions import InvalidOption, InvalidTask
 from .jobs import encode
 from .keys import check_queue
 from .plans import Plan, check_name, period_ms
@@ -162,15 +162,15 @@ def seal_of(queue: str, name: str) -> str:
     return f"schedule:{queue}:{name}"
 
 
-def by_queue(plans: Mapping[str, Plan]) -> tuple[dict[str, list[Placed]], dict[str, EmqError]]:
+def by_queue(plans: Mapping[str, Plan]) -> tuple[dict[str, list[Placed]], dict[str, Exception]]:
     """Schedules by the queue that they belong to; and what is wrong with the others, by name."""
     conf = settings()
     found: dict[str, list[Placed]] = {}
-    wrong: dict[str, EmqError] = {}
+    wrong: dict[str, Exception] = {}
     for name, plan in plans.items():
         try:
             one = placed(name, plan, conf)
-        except EmqError as error:
+        except Exception as error:  # a unique key may be made by code of the project
             wrong[name] = error
         else:
             found.setdefault(one.queue, []).append(one)

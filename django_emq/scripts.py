@@ -235,7 +235,7 @@ def claim(
     count = min(count, BATCH_MAX)
     due = min(due, BATCH_MAX)
     trail = (client.trail_max, client.trail_all)
-    args = (k.jobs, request, worker, lease_ms, count, due, *trail, k.fences)
+    args = (k.jobs, request, worker, lease_ms, count, due, *trail, k.fences, client.dead_max)
 
     sent_at = monotonic()
 

@@ -74,7 +74,7 @@ class Ticker:
         for one in due.schedules:
             try:
                 following = self._fire(batch, queue, one, due.now_ms)
-            except (EmqError, ValueError) as error:
+            except Exception as error:  # a unique key may be made by code of the project
                 self._tell(one.name, queue, one.record["rule"], error)
             else:
                 times.append(following - due.now_ms)

@@ -1,9 +1,9 @@
-"""Times as options of a task: seconds or timedeltas, by outcome where they may differ."""
+"""Times that options give: seconds, timedeltas and instants, as the scripts take them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from .exceptions import InvalidOption
 
@@ -13,7 +13,7 @@ YEAR = 365 * 86_400
 
 
 def seconds_of(value: Seconds) -> float:
-    """A time in seconds."""
+    """A timedelta as seconds; anything else as it is."""
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
@@ -42,3 +42,38 @@ def lifetimes(ttl: Seconds | Mapping[str, Seconds]) -> tuple[int, int]:
     if "dead" not in ttl:
         return done, 0
     return done, milliseconds("result_ttl['dead']", ttl["dead"], least=1)
+
+
+def expiry(value: Seconds | datetime, due: str = "") -> str:
+    """When a job expires: ``+ms`` from its admission by the server's clock, or ms since 1970.
+
+    :param due: when it is to run, as `jobs.due_in` and `jobs.due_at` write it.
+    Raises InvalidOption for what is no such time, and for a job that would expire before it is due.
+    """
+    if not isinstance(value, datetime):
+        at = f"+{milliseconds('expires', value, least=0.001)}"
+    elif value.utcoffset() is None:
+        raise InvalidOption(
+            f"expires is {value!r}. Use seconds, a timedelta, or an aware datetime, for instance "
+            "timezone.now() + timedelta(hours=1)."
+        )
+    else:
+        at = str(max(int(value.timestamp() * 1000), 0))
+    if due and (due[0] == "+") == (at[0] == "+") and int(due) >= int(at):
+        raise InvalidOption(
+            f"expires is {value!r}, and the job is not due before that: it would never run. Make "
+            "expires later, or run_in or run_at earlier."
+        )
+    return at
+
+
+def limits(timeout: Seconds | None, kill_after: Seconds | None) -> tuple[int | None, int | None]:
+    """The limits of a task in ms; None for the setting's, 0 for none. Raises InvalidOption."""
+    soft = None if timeout is None else milliseconds("timeout", timeout, least=0)
+    hard = None if kill_after is None else milliseconds("kill_after", kill_after, least=0)
+    if hard is not None and soft is None:
+        raise InvalidOption(
+            f"kill_after is {kill_after!r}, and there is no timeout, from whose end it counts. "
+            "Give both."
+        )
+    return soft, hard

@@ -144,6 +144,10 @@ local function admit(id, jobs_hung)
     local due = string.match(job[5], '^%+(%d+)$')
     due = due and now + due or tonumber(job[5]) or 0
     local fields = {'after', id, unpack(job, 6)}
+    for i = 3, #fields, 2 do  -- an expiry is a time like due
+      local ms = fields[i] == 'expires_at' and string.match(fields[i + 1], '^%+(%d+)$')
+      fields[i + 1] = ms and string.format('%.0f', now + ms) or fields[i + 1]
+    end
     ids[#ids + 1] = job[2]
     if job[1] ~= '' then
       local list = {job[1], job[2], job[3], job[4], string.format('%.0f', due), unpack(fields)}

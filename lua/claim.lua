@@ -20,6 +20,7 @@
 -- ARGV[7] trail_max  entries that the trail keeps, about; 0 for no trail
 -- ARGV[8] trail_all  the same for claims that are nothing special
 -- ARGV[9] fences     prefix of the last number of each resource that a row names (fence_key)
+-- ARGV[10] dead_max  how many dead jobs are kept; the oldest go first
 --
 -- Returns {next_ms, receipt, fences, id, payload, token, failures, id, payload, token, …}.
 --         receipt is "<request> <id>:<token> …". next_ms is the time until a job falls due or
@@ -29,16 +30,17 @@
 --         higher number than the last one, whatever the job.
 --
 -- A row that is not sound never reaches a worker: its id goes to the morgue with a reason,
--- and the next one is served.
+-- and the next one is served. So does a job whose time (expires_at) is over.
 --
--- A row with the field 'ties' names more that its claim concerns (fence_key); all other rows pay
--- for no look at such things.
+-- A row with the field 'ties' names more that its claim concerns (fence_key, expires_at); all
+-- other rows pay for no look at such things.
 
 local pending, active, schedule, dead, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local meta, metrics, limiter, claims, trail = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
 local jobs, request, worker = ARGV[1], ARGV[2], ARGV[3]
 local lease_ms, count, due_max = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local trail_max, trail_all, fences = tonumber(ARGV[7]), tonumber(ARGV[8]), ARGV[9]
+local dead_max = tonumber(ARGV[10])
 
 local EXAMINED_MAX = 1000
 local FENCE_MS = 3600000
@@ -160,6 +162,42 @@ local function tally(name, n)
   end
 end
 
+-- The morgue's cap holds at once, not only after the next sweep: the oldest go, with their rows.
+local function keep_cap()
+  local over = math.min(redis.call('ZCARD', dead) - dead_max, 500)
+  if over > 0 then
+    local rows = {}
+    for _, id in ipairs(redis.call('ZRANGE', dead, 0, over - 1)) do
+      rows[#rows + 1] = jobs .. id
+      rows[#rows + 1] = jobs .. id .. ':logs'
+    end
+    redis.call('ZREMRANGEBYRANK', dead, 0, over - 1)
+    redis.call('DEL', unpack(rows))
+    tally('trimmed', over)
+  end
+end
+
+-- What a tied row names: its resource, and whether its time is over, and then it is buried.
+local function tied(id, token)
+  local row = redis.call('HMGET', jobs .. id, 'fence_key', 'expires_at', 'last_error')
+  local late = now - whole(row[2], math.huge)
+  if late < 0 then
+    return row[1], false
+  end
+  local why = string.format('expired: its time was over %.1f s before it could run', late / 1000)
+  if row[3] then
+    local last = string.gsub(string.sub(row[3], 1, 2000), '[\192-\255][\128-\191]*$', '')
+    why = why .. '. The last error was: ' .. (#row[3] > 2000 and last .. ' …' or row[3])
+  end
+  redis.call('HSET', jobs .. id, 'state', 'dead', 'settled', 'expire', 'last_error', why,
+    'finished_at', now)
+  redis.call('ZADD', dead, now, id)
+  free(id)
+  note('died', id, token, why)
+  tell(id, 'dead')
+  return false, true
+end
+
 -- The same request again: its reply was lost. Answer what it was given and still holds.
 local last = redis.call('GET', claims)
 if last and string.sub(last, 1, #request + 1) == request .. ' ' then
@@ -233,7 +271,7 @@ end
 -- Take the first `wanted` sound rows. Each row is read, and found sound, right before it is
 -- written, so that nothing can fail half-way; what leaves pending is the first write, since it
 -- frees memory and so passes on a full server too.
-local taken, examined = 0, 0
+local taken, examined, expired = 0, 0, 0
 local reply, leases, receipt, numbers = {-1, '', ''}, {}, {request}, {}
 local started_at, lease_ends = string.format('%.0f', now), string.format('%.0f', now + lease_ms)
 while taken < wanted and examined < EXAMINED_MAX do
@@ -246,7 +284,13 @@ while taken < wanted and examined < EXAMINED_MAX do
     local key = jobs .. id
     local row, reason = read(id, key)
     examined = examined + 1
-    if row then
+    local resource, over
+    if row and row[5] then
+      resource, over = tied(id, row[1])
+    end
+    if over then
+      expired = expired + 1
+    elseif row then
       local token = redis.call('HINCRBY', key, 'attempts', 1)
       local failures = 0
       if token > 1 then  -- a first claim has nothing behind it
@@ -264,7 +308,6 @@ while taken < wanted and examined < EXAMINED_MAX do
       leases[2 * taken + 2] = id
       local n = 4 * taken + 3
       reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4] = id, row[2], token, failures
-      local resource = row[5] and redis.call('HGET', key, 'fence_key')
       if resource then
         local number = raise(resource)
         redis.call('HSET', key, 'fence', number)
@@ -281,7 +324,11 @@ while taken < wanted and examined < EXAMINED_MAX do
     end
   end
 end
-tally('dead', buried)
+if buried + expired > 0 then
+  keep_cap()
+  tally('expired', expired)
+  tally('dead', buried + expired)
+end
 if taken > 0 then
   redis.call('ZADD', active, unpack(leases))
   reply[2], reply[3] = table.concat(receipt, ' '), table.concat(numbers, ' ')

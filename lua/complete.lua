@@ -88,80 +88,6 @@ local function free(id)
   end
 end
 
--- Chains (docs/chains.md): what hangs on the end of a job is admitted by the step that ends it, so
--- that no crash comes between. Lists of texts are written "<bytes>:<text><bytes>:<text>…", for a
--- payload must stay what it is. A job is such a list: its queue ('' for this one), id, payload,
--- priority, due as for enqueue, names and values of further fields.
-local function texts_of(list)
-  local texts, at = {}, 1
-  while at <= #list do
-    local size, from = string.match(list, '^(%d+):()', at)
-    local to = size and #size < 10 and from + size - 1
-    if not to or to > #list then
-      return {}
-    end
-    texts[#texts + 1] = string.sub(list, from, to)
-    at = to + 1
-  end
-  return texts
-end
-
--- The jobs in a field of the row `id` that are not there yet; `said` is what the job leaves them.
-local function hung(id, field, said)
-  local jobs_hung = {}
-  for _, text in ipairs(texts_of(redis.call('HGET', jobs .. id, field) or '')) do
-    local job = texts_of(text)
-    if #job >= 5 and #job <= 99 and #job % 2 == 1 and string.match(job[2], '^JOB%w+$')
-      and string.match(job[4], '^-?%d+$') and string.match(job[5], '^%+?%d*$')
-      and redis.call('EXISTS', jobs .. job[2]) == 0 then
-      job[3] = job[3] .. '\n{"id":' .. cjson.encode(id) .. ',' .. said .. '}'
-      jobs_hung[#jobs_hung + 1] = job
-    end
-  end
-  return jobs_hung
-end
-
--- Whether what `admit` writes to has the right type; looked at before the first write.
-local function check_types()
-  redis.call('ZCARD', pending)
-  redis.call('ZCARD', schedule)
-  redis.call('LLEN', wake)
-  redis.call('HLEN', onward)
-end
-
--- Admit them: here, or by way of `onward` where they belong to another queue, since that may be on
--- another server. Answers their ids.
-local function admit(id, jobs_hung)
-  local ids, ready = {}, 0
-  for _, job in ipairs(jobs_hung) do
-    local due = string.match(job[5], '^%+(%d+)$')
-    due = due and now + due or tonumber(job[5]) or 0
-    local fields = {'after', id, unpack(job, 6)}
-    ids[#ids + 1] = job[2]
-    if job[1] ~= '' then
-      local list = {job[1], job[2], job[3], job[4], string.format('%.0f', due), unpack(fields)}
-      for i, text in ipairs(list) do
-        list[i] = #text .. ':' .. text
-      end
-      redis.call('HSET', onward, job[2], table.concat(list))
-    else
-      local state = due > now and 'scheduled' or 'pending'
-      if job[4] ~= '0' then
-        fields[#fields + 1], fields[#fields + 2] = 'priority', job[4]
-      end
-      redis.call('HSET', jobs .. job[2], 'state', state, 'attempts', '0', 'payload', job[3],
-        unpack(fields))
-      redis.call('ZADD', due > now and schedule or pending, due > now and due or 0 - job[4], job[2])
-      ready = ready + 1
-    end
-  end
-  if ready > 0 and redis.call('LLEN', wake) == 0 then
-    redis.call('LPUSH', wake, '1')
-  end
-  tally('enqueued', ready)
-  return ids
-end
-
 local ids = {}
 for at = 5, #ARGV, 3 do
   ids[#ids + 1] = ARGV[at]
@@ -172,7 +98,7 @@ redis.call('ZCARD', done)
 
 -- Read and decide.
 local verdicts, held, swept, finished, seen = {}, {}, {}, {}, {}
-local refused, tied, chained = {}, {}, {}
+local refused, tied, left, chained = {}, {}, {}, {}
 for i, id in ipairs(ids) do
   local token = ARGV[3 * i + 3]
   local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled', 'ties')
@@ -206,12 +132,98 @@ for i, id in ipairs(ids) do
     finished[#finished + 1] = i
     if row[3] then
       tied[#tied + 1] = id
-      local result = ARGV[3 * i + 4]
-      local nexts = hung(id, 'on_success', '"value":' .. (result == '' and 'null' or result))
-      if #nexts > 0 then
-        check_types()
-        chained[#chained + 1] = {id, nexts}
+      left[id] = ARGV[3 * i + 4]
+    end
+  end
+end
+
+-- Chains (docs/chains.md): what hangs on the end of a job is admitted by the step that ends it, so
+-- that no crash comes between. Lists of texts are written "<bytes>:<text><bytes>:<text>…", for a
+-- payload must stay what it is. A job is such a list: its queue ('' for this one), id, payload,
+-- priority, due as for enqueue, names and values of further fields.
+-- All of it is defined only where a row names more: the others would pay for it.
+local admit
+if #tied > 0 then
+  local function texts_of(list)
+    local texts, at = {}, 1
+    while at <= #list do
+      local size, from = string.match(list, '^(%d+):()', at)
+      local to = size and #size < 10 and from + size - 1
+      if not to or to > #list then
+        return {}
       end
+      texts[#texts + 1] = string.sub(list, from, to)
+      at = to + 1
+    end
+    return texts
+  end
+
+  -- The jobs in a field of the row `id` that are not there yet; `said` is what the job leaves them.
+  local function hung(id, field, said)
+    local jobs_hung = {}
+    for _, text in ipairs(texts_of(redis.call('HGET', jobs .. id, field) or '')) do
+      local job = texts_of(text)
+      if #job >= 5 and #job <= 99 and #job % 2 == 1 and string.match(job[2], '^JOB%w+$')
+        and string.match(job[4], '^-?%d+$') and string.match(job[5], '^%+?%d*$')
+        and redis.call('EXISTS', jobs .. job[2]) == 0 then
+        job[3] = job[3] .. '\n{"id":' .. cjson.encode(id) .. ',' .. said .. '}'
+        jobs_hung[#jobs_hung + 1] = job
+      end
+    end
+    return jobs_hung
+  end
+
+  -- Whether what `admit` writes to has the right type; looked at before the first write.
+  local function check_types()
+    redis.call('ZCARD', pending)
+    redis.call('ZCARD', schedule)
+    redis.call('LLEN', wake)
+    redis.call('HLEN', onward)
+  end
+
+  -- Admit them: here, or by way of `onward` where they belong to another queue, since that may be on
+  -- another server. Answers their ids.
+  function admit(id, jobs_hung)
+    local ids, ready = {}, 0
+    for _, job in ipairs(jobs_hung) do
+      local due = string.match(job[5], '^%+(%d+)$')
+      due = due and now + due or tonumber(job[5]) or 0
+      local fields = {'after', id, unpack(job, 6)}
+      for i = 3, #fields, 2 do  -- an expiry is a time like due
+        local ms = fields[i] == 'expires_at' and string.match(fields[i + 1], '^%+(%d+)$')
+        fields[i + 1] = ms and string.format('%.0f', now + ms) or fields[i + 1]
+      end
+      ids[#ids + 1] = job[2]
+      if job[1] ~= '' then
+        local list = {job[1], job[2], job[3], job[4], string.format('%.0f', due), unpack(fields)}
+        for i, text in ipairs(list) do
+          list[i] = #text .. ':' .. text
+        end
+        redis.call('HSET', onward, job[2], table.concat(list))
+      else
+        local state = due > now and 'scheduled' or 'pending'
+        if job[4] ~= '0' then
+          fields[#fields + 1], fields[#fields + 2] = 'priority', job[4]
+        end
+        redis.call('HSET', jobs .. job[2], 'state', state, 'attempts', '0', 'payload', job[3],
+          unpack(fields))
+        redis.call('ZADD', due > now and schedule or pending, due > now and due or 0 - job[4],
+          job[2])
+        ready = ready + 1
+      end
+    end
+    if ready > 0 and redis.call('LLEN', wake) == 0 then
+      redis.call('LPUSH', wake, '1')
+    end
+    tally('enqueued', ready)
+    return ids
+  end
+
+  for _, id in ipairs(tied) do
+    local nexts = hung(id, 'on_success', '"value":' .. (left[id] == '' and 'null' or left[id]))
+    if #nexts > 0 then
+      check_types()
+      chained[#chained + 1] = {id, nexts}
     end
   end
 end

@@ -17,7 +17,8 @@
 --                   time the job stands for, and what the schedule is. was and next are '-' for a
 --                   run between two times
 -- ARGV[6…] a job:   id, payload, priority, due ('' now, '+ms' from now, 'ms' since 1970),
---                   number of further fields, and each field's name and value
+--                   number of further fields, and each field's name and value; expires_at is
+--                   a time like due
 --
 -- Returns one verdict a job: 1 enqueued, 0 duplicate (the row is there; nothing changed).
 -- Errors  EMQKIND when the id does not start with JOB,
@@ -124,8 +125,13 @@ while at <= #ARGV do
     if priority ~= '0' then
       fields[8], fields[9] = 'priority', priority
     end
-    for i = at + 5, at + 4 + 2 * extra do
-      fields[#fields + 1] = ARGV[i]
+    for i = at + 5, at + 4 + 2 * extra, 2 do
+      local name, value = ARGV[i], ARGV[i + 1]
+      if name == 'expires_at' and string.sub(value, 1, 1) == '+' then
+        value = string.format('%.0f', now + tonumber(string.sub(value, 2)))
+      end
+      fields[#fields + 1] = name
+      fields[#fields + 1] = value
     end
     rows[#rows + 1] = fields
   end

@@ -183,8 +183,13 @@ local function write(id, at, due, fields, behind)
   if priority ~= '0' then
     row[#row + 1], row[#row + 2] = 'priority', priority
   end
-  for i = at + 10, at + 9 + 2 * extra do
-    row[#row + 1] = ARGV[i]
+  for i = at + 10, at + 9 + 2 * extra, 2 do
+    local name, value = ARGV[i], ARGV[i + 1]
+    if name == 'expires_at' and string.sub(value, 1, 1) == '+' then  -- a time like due
+      value = string.format('%.0f', now + tonumber(string.sub(value, 2)))
+    end
+    row[#row + 1] = name
+    row[#row + 1] = value
   end
   for _, field in ipairs(fields) do
     row[#row + 1] = field

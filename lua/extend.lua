@@ -8,6 +8,7 @@
 --
 -- Returns one verdict a job: 1 prolonged.
 -- Errors  EMQSTALE when the token is not the row's, or the job is not held by it;
+--         EMQCANCEL when it is not since the job was cancelled: so its run is told;
 --         EMQGONE when the row is gone.
 --
 -- Refusals are neither counted nor noted: a supervisor asks for all that a child claimed, also
@@ -48,7 +49,10 @@ for i, id in ipairs(ids) do
     leased[#leased + 1] = now + (lease_ms > 0 and whole(row[3], lease_ms) or lease_ms)
     leased[#leased + 1] = id
   end
-  if reason then
+  if reason == 'token mismatch' and row[2] == 'cancel' then
+    verdicts[i] = redis.error_reply(
+      'EMQCANCEL extend cancelled (yours ' .. token .. ', row ' .. row[1] .. ')')
+  elseif reason then
     verdicts[i] = redis.error_reply(
       'EMQSTALE extend ' .. reason .. ' (yours ' .. token .. ', row ' .. row[1] .. ')')
   end

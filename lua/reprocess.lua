@@ -12,8 +12,8 @@
 -- ARGV[4…]           ids
 --
 -- Returns one verdict a job: 1 pending again, with failures and stalls back at 0.
--- Errors  EMQSTATE when the job is not dead, or another job holds its unique key by now;
---         EMQGONE when its row is gone.
+-- Errors  EMQSTATE when the job is not dead; EMQKEY when another job holds its unique key by
+--         now; EMQGONE when its row is gone.
 --
 -- The token stays, so it still grows only; the mark `settled` keeps the holder of the last life
 -- from completing this one.
@@ -80,7 +80,7 @@ for i = 4, #ARGV do
   elseif seen[id] or not redis.call('ZSCORE', dead, id) then
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE not dead')
   elseif holder then
-    verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE job ' .. holder
+    verdicts[#verdicts + 1] = redis.error_reply('EMQKEY job ' .. holder
       .. ' holds its unique key. Wait until that one has ended, or remove it')
   else
     seen[id] = true
@@ -96,7 +96,8 @@ end
 for _, move in ipairs(moves) do
   local id, token, score, key = move[1], move[2], move[3], move[4]
   redis.call('ZREM', dead, id)
-  redis.call('HDEL', jobs .. id, 'failures', 'stalls', 'last_error', 'traceback', 'finished_at')
+  redis.call('HDEL', jobs .. id, 'failures', 'stalls', 'last_error', 'traceback',
+    'finished_at', 'expires_at')
   if key then
     redis.call('SET', key, id)
     redis.call('HDEL', jobs .. id, 'behind', 'due', 'heir', 'unique_since', 'duplicates')

@@ -14,8 +14,8 @@
 -- ARGV[5…]           ids
 --
 -- Returns one verdict a job: 1 pending.
--- Errors  EMQSTATE when the job neither waits nor is held, or is not in `only`, or waits behind
---         the job that holds its unique key;
+-- Errors  EMQSTATE when the job neither waits nor is held, or is not in `only`;
+--         EMQKEY when it waits behind the job that holds its unique key;
 --         EMQGONE when its row is gone.
 --
 -- The token of a held job moves first: the run that goes on is refused, it cannot race.
@@ -66,7 +66,7 @@ for i = 5, #ARGV do
     verdicts[#verdicts + 1] = redis.error_reply('EMQSTATE not in ' .. only .. ' but in ' .. set)
   elseif row[3] then
     verdicts[#verdicts + 1] = redis.error_reply(
-      'EMQSTATE it waits behind job ' .. row[3] .. ', which holds its unique key')
+      'EMQKEY it waits behind job ' .. row[3] .. ', which holds its unique key')
   else
     seen[id] = true
     verdicts[#verdicts + 1] = 1

@@ -21,7 +21,8 @@ SERVER = pytest.StashKey[Server]()
 # Files that take a minute or more. They begin, so that at the end neither half waits for the other.
 LONG = {
     "test_bench.py", "test_browser.py", "test_chaos.py", "test_demo.py", "test_growth.py",
-    "test_killed.py", "test_lost_replies.py", "test_outages.py", "test_worker.py",
+    "test_killed.py", "test_lost_replies.py", "test_outages.py", "test_tutorial.py",
+    "test_worker.py",
 }  # fmt: skip
 
 

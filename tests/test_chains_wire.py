@@ -60,24 +60,50 @@ def test_a_repeated_settlement_admits_once(client, queue):
     wire.books_balance(client, queue)
 
 
-@pytest.mark.parametrize("verb", ["retry", "bury"])
-def test_a_repeated_death_admits_once(client, queue, verb):
+ERROR = 'a "bad"\n\ttext ä'
+DEATHS = {
+    "retry": lambda c, q, i, t: wire.retry(c, q, i, t, maximum=1, error=ERROR),
+    "bury": lambda c, q, i, t: wire.bury(c, q, i, t, ERROR),
+    "reap": lambda c, q, i, t: (
+        wire.extend(c, q, i, t, lease_ms=0) and scripts.reap(c, q, max_stalls=1)
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", DEATHS)
+def test_a_death_admits_once(client, queue, verb):
+    """Not again when the answer was lost, nor when the job has another life and dies again."""
     job_id, (next_id,) = hang(client, queue, "{}", field="on_failure")
-    for _ in range(2):
-        if verb == "retry":
-            assert (
-                wire.retry(client, queue, job_id, 1, maximum=1, error='a "bad"\n\ttext ä') == "dead"
-            )
-        else:
-            assert wire.bury(client, queue, job_id, 1, 'a "bad"\n\ttext ä') == 1
-        claimed = claim_one(client, queue)
-        if _:
-            assert claimed is None
-            continue
-        assert claimed.id.decode() == next_id
-        left = json.loads(claimed.payload.partition(b"\n")[2])
-        assert left == {"id": job_id, "error": 'a "bad"\n\ttext ä'}
-        scripts.complete(client, queue, [(next_id, 1, "")])
+    DEATHS[verb](client, queue, job_id, 1)
+    if verb != "reap":
+        DEATHS[verb](client, queue, job_id, 1)
+    claimed = claim_one(client, queue)
+    assert claimed.id.decode() == next_id
+    left = json.loads(claimed.payload.partition(b"\n")[2])
+    assert left["id"] == job_id
+    assert left["error"] == ERROR or (verb == "reap" and left["error"].startswith("stalled: "))
+    assert (row(client, queue, job_id)["state"], row(client, queue, job_id)["next"]) == (
+        "dead",
+        next_id,
+    )
+    scripts.complete(client, queue, [(next_id, 1, "")])
+    scripts.reprocess(client, queue, [job_id])
+    assert claim_one(client, queue).id.decode() == job_id
+    DEATHS[verb](client, queue, job_id, 2)
+    assert row(client, queue, job_id)["state"] == "dead"
+    assert claim_one(client, queue) is None
+    assert inspector.totals(client, queue)["enqueued"] == 2
+    wire.books_balance(client, queue)
+
+
+def test_an_id_that_is_there_is_left_alone(client, queue):
+    """A server that went back in time may have the next job already: it is not made anew."""
+    job_id, (next_id,) = hang(client, queue, "{}")
+    client.raw.hset(queue_keys(queue).job(next_id), mapping={"state": "dead", "attempts": 3})
+    client.raw.zadd(queue_keys(queue).dead, {next_id: wire.now_ms(client)})
+    before = row(client, queue, next_id)
+    assert scripts.complete(client, queue, [(job_id, 1, "1")]) == [1]
+    assert row(client, queue, next_id) == before
     wire.books_balance(client, queue)
 
 
@@ -106,6 +132,7 @@ def test_a_next_job_wakes_a_worker(client, redis, queue):
 DAMAGED = [
     "", "x", "5:abc", "99999999999:a", "3:1:a",
     chains.packed([chains.packed(["", "JOB1", "{}", "x", ""])]),
+    "999:" + chains.packed(["", "JOB1", "{}", "0", ""]),
     chains.packed([chains.packed(["", "a b", "{}", "0", ""])]),
     chains.packed([chains.packed(["", "JOB1", "{}", "0", "", *map(str, range(200))])]),
 ]  # fmt: skip

@@ -90,6 +90,8 @@ def test_every_setting_is_read(settings: Any) -> None:
         "WAIT_TIMEOUT": 0.05,
         "ON_COMMIT": True,
         "OUTBOX": "default",
+        "TIMEOUT": 60,
+        "KILL_AFTER": 0.5,
         "MIDDLEWARE": ["shop.jobs.timing"],
         "SCHEDULES": {"digest": {"task": "shop.tasks.digest", "cron": "@daily"}, "poll": None},
         "QUEUES": {"mail": {"LEASE": 60}},
@@ -118,9 +120,11 @@ def test_every_setting_is_read(settings: Any) -> None:
         wait_timeout=0.05,
         on_commit=True,
         outbox="default",
+        timeout=60,
+        kill_after=0.5,
         middleware=("shop.jobs.timing",),
         schedules={"digest": Plan(task="shop.tasks.digest", cron="@daily"), "poll": None},
-        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05, True, "default")},
+        queues={"mail": QueueSettings(60, 1, 1000, Fixed(30), 2, 0.05, True, "default", 60, 0.5)},
     )
 
 
@@ -364,7 +368,7 @@ def test_an_unknown_name_of_a_queue_is_refused() -> None:
     assert found.sentence == (
         "EMQ['QUEUES']['mail']['MAX_ATEMPTS'] is not a setting. The nearest known name is "
         "'MAX_ATTEMPTS'. Known here are LEASE, MAX_ATTEMPTS, MAX_STALLS, BACKOFF, "
-        "WAIT_REPLICAS, WAIT_TIMEOUT, ON_COMMIT, OUTBOX, PARTITIONS."
+        "WAIT_REPLICAS, WAIT_TIMEOUT, ON_COMMIT, OUTBOX, TIMEOUT, KILL_AFTER, PARTITIONS."
     )
 
 

@@ -365,7 +365,7 @@ def test_fields_of_rows_are_all_there(client, queue: str, settings) -> None:
     """Those of a job that has been through everything, and no other."""
 
     settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": []}}
-    options = {"max_attempts": 9, "max_stalls": 9, "lease": 60}
+    options = {"max_attempts": 9, "max_stalls": 9, "lease": 60, "expires": 60}
     past = datetime(2026, 1, 1, tzinfo=UTC)
     job = nothing.using(queue_name=queue, priority=1, run_after=past, **options).enqueue()
     next_one = chains.packed([chains.packed(["", mint(), "{}", 0, ""])])

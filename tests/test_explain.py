@@ -154,3 +154,15 @@ def test_idempotent_is_a_yes_or_a_no(made):
     """Anything else is refused at the decoration."""
     with pytest.raises(emq.InvalidOption, match="idempotent is 'yes'"):
         made(plain, idempotent="yes")
+
+
+def test_the_unique_key_is_named(made):
+    def plain(user, text=""):
+        pass
+
+    assert "unique" not in facts(made(plain))
+    assert facts(made(plain, unique=True))["unique"] == (
+        "by all arguments, until it has ended; on a conflict: reject"
+    )
+    options = {"unique": "user", "unique_for": 60, "on_conflict": "throttle"}
+    assert facts(made(plain, **options))["unique"] == "by user, 60 s long; on a conflict: throttle"

@@ -11,6 +11,7 @@ from django_emq.context import JobContext
 from django_emq.jobs import Call, Claimed
 from django_emq.signals import lease_lost
 from django_emq.worker.hygiene import Hygiene
+from django_emq.worker.limits import Limits
 from django_emq.worker.outcome import failed
 from django_emq.worker.page import Page
 from django_emq.worker.runner import LoopRunner
@@ -113,6 +114,7 @@ def test_an_async_job_that_is_lost_before_it_starts_never_does():
     desk = SimpleNamespace(
         page=Page(2),
         hygiene=Hygiene(),
+        limits=Limits(),
         dropped=set(),
         deliver=outcomes.put,
         lease=15.0,

@@ -52,6 +52,7 @@ WAYS = {
     "delayed": lambda: [emq.enqueue_in(3600, LATER, 1)],
     "at a time": lambda: [emq.enqueue_at(in_an_hour(), LATER, 1)],
     "unique": lambda: [unique.sync.using(on_commit=True).enqueue(next(users))],
+    "chain": lambda: [emq.chain(LATER.job(1), tasks.mark.job(2)).enqueue()],
     "bulk": lambda: emq.enqueue_many(LATER.job(i) for i in range(1200)),
     "some of a bulk": lambda: emq.enqueue_many([LATER.job(1), LATER.job(2)]),
 }

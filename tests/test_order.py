@@ -175,6 +175,21 @@ def test_a_queue_that_had_nothing_is_asked_at_once_when_others_have_not_enough(c
     assert load.given["default"] == 5
 
 
+@pytest.mark.parametrize("names", [("mail", "default"), ("default", "mail")])
+def test_new_work_is_seen_beside_a_single_other_queue(clock, names):
+    """That one always has enough; which of the two was named first does not matter."""
+    load = Load(Turns(names, {"mail": 1, "default": 1}))
+    load.has["mail"] = 0
+    for _ in range(9):
+        load.claim(1)
+    load.has["mail"] = 10**9
+    load.given.clear()
+    clock[0] += 2 * LOOK_EVERY
+    for _ in range(100):
+        load.claim(1)
+    assert load.given["mail"] == pytest.approx(50, abs=2)
+
+
 def test_partitions_have_a_weight_together(settings):
     """Turns among them, and the share of the whole."""
     settings.EMQ = {"QUEUES": {"events": {"PARTITIONS": 4}}}

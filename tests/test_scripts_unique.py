@@ -8,7 +8,7 @@ import pytest
 
 from django_emq import inspector, scripts
 from django_emq.calls import SCRIPTS
-from django_emq.exceptions import NotInState
+from django_emq.exceptions import KeyHeld
 from django_emq.ids import mint
 from django_emq.jobs import Conflict, NewJob, UniqueKey
 from django_emq.keys import digest, queue_keys
@@ -342,10 +342,10 @@ def test_another_life_is_refused_while_another_job_holds_the_key(client, queue):
         scripts.cancel(client, queue, ids[-1:])
     first, refused = scripts.reprocess(client, queue, ids)
     assert first == 1
-    assert isinstance(refused, NotInState)
+    assert isinstance(refused, KeyHeld)
     assert f"Job {ids[0]} holds its unique key" in str(refused)
     (refused,) = scripts.reprocess(client, queue, ids[1:])
-    assert isinstance(refused, NotInState)
+    assert isinstance(refused, KeyHeld)
     assert holder(client, queue) == ids[0]
     claim_one(client, queue)
     wire.complete(client, queue, ids[0], 1)
@@ -370,7 +370,7 @@ def test_what_waits_behind_another_job_is_not_requeued(client, queue):
     (refused,) = scripts.requeue(client, queue, [second])
     assert f"It waits behind job {first}" in str(refused)
     assert scripts.cancel(client, queue, [second]) == [1]
-    assert isinstance(scripts.reprocess(client, queue, [second])[0], NotInState)
+    assert isinstance(scripts.reprocess(client, queue, [second])[0], KeyHeld)
     wire.complete(client, queue, first, 1)
     assert holder(client, queue) is None
     assert scripts.reprocess(client, queue, [second]) == [1]

@@ -52,6 +52,13 @@ def names(client, queue):
     return sorted(members(client, queue, "repeat"))
 
 
+def known(client, queue):
+    """All that the server knows of the schedules of a queue, and its jobs."""
+    entries = members(client, queue, "repeat")
+    records = {name: scripts_record(client, queue, name) for name in entries}
+    return entries, records, snapshot(client, queue)
+
+
 # -- declaring --------------------------------------------------------------------------------
 
 
@@ -66,9 +73,9 @@ def test_declaring_fires_nothing(client, queue, declare):
 def test_declaring_again_changes_nothing(client, redis, queue, declare):
     """And writes nothing, so that a worker starts on a full server."""
     declare(queue, x=plan(queue))
-    before, written = snapshot(client, queue), calls(client, "hset") + calls(client, "zadd")
+    before, written = known(client, queue), calls(client, "hset") + calls(client, "zadd")
     declare(queue, x=plan(queue))
-    assert snapshot(client, queue) == before
+    assert known(client, queue) == before
     assert calls(client, "hset") + calls(client, "zadd") == written
 
 
@@ -97,9 +104,9 @@ def test_an_older_process_does_not_bring_back_what_a_newer_one_removed(client, q
     declare(queue, since=now, x=plan(queue), y=plan(queue))
     declare(queue, since=now + 1000, y=plan(queue, every=60))
     assert names(client, queue) == ["y"]
-    before = snapshot(client, queue)
+    before = known(client, queue)
     declare(queue, since=now, x=plan(queue), y=plan(queue))
-    assert snapshot(client, queue) == before
+    assert known(client, queue) == before
 
 
 def test_removing_leaves_what_is_not_of_the_code(client, queue, declare):
@@ -272,11 +279,11 @@ def test_a_tick_of_a_rule_that_has_changed_is_refused(client, queue, declare):
     declare(queue, x=plan(queue, args=[2]))
     job = job_of(queue, "x", due.record, planned)
     tick = Tick("x", planned, planned + HOUR, planned, due.record["rule"])
-    before = snapshot(client, queue)
+    before = known(client, queue)
     for late in (tick, tick._replace(name="no such")):
         with pytest.raises(NotInState, match="gone, or it was changed"):
             scripts.enqueue(client, queue, [job], request="r", producer="p", tick=late)
-    assert snapshot(client, queue) == before
+    assert known(client, queue) == before
 
 
 def test_a_tick_is_not_made_before_its_time(client, queue, declare):
@@ -434,3 +441,16 @@ def test_drain_leaves_schedules_and_obliterate_removes_them(client, queue, decla
     assert all(b":sent:" in key for key in left)  # memories of calls end by themselves
     ticker.declare([queue])
     assert names(client, queue) == ["x"]
+
+
+def test_a_unique_task_does_not_overlap_with_itself(client, queue, declare, monkeypatch):
+    """While its last job goes on a tick makes none, and the schedule goes on."""
+    monkeypatch.setattr(registry, "_tasks", dict(registry._tasks))
+    one = registry.register(replace(tasks.mark, name="one", unique=True))
+    ticker = declare(queue, x=plan(queue, task=one.name))
+    for _ in range(2):
+        planned = set_back(client, queue, "x", 2 * HOUR)
+        ticker.tick(queue)
+        assert members(client, queue, "repeat")["x"] > planned
+        assert inspector.counts(client, queue)["pending"] == 1
+    assert ticker.fired == 1

@@ -15,7 +15,7 @@ from django.utils.translation import ngettext_lazy
 
 from .. import inspector, scripts
 from ..connections import Client
-from ..exceptions import EmqError, JobGone, JobHeld, NotInState
+from ..exceptions import EmqError, JobGone, JobHeld, KeyHeld, NotInState
 from ..inspector import SETS, Filter, JobRow, Mark
 
 BATCH = 500  # jobs in one script call
@@ -128,6 +128,11 @@ FAILED = ngettext_lazy(
     "%(count)d were refused: their rows are damaged.",
     "count",
 )
+KEPT_OUT = ngettext_lazy(
+    "%(count)d was refused: another job holds its unique key.",
+    "%(count)d were refused: other jobs hold their unique keys.",
+    "count",
+)
 
 
 @dataclass
@@ -151,6 +156,7 @@ class Bulk:
     done: int = 0
     missed: int = 0  # no longer there
     failed: int = 0
+    kept_out: int = 0  # another job holds the unique key
     finished: bool = False
 
     def work(self, client: Client, by: str, *, sent: Callable[[int], None]) -> None:
@@ -195,6 +201,8 @@ class Bulk:
         for job_id, verdict in zip(ids, verdicts, strict=True):
             if not isinstance(verdict, EmqError):
                 self.done += 1
+            elif isinstance(verdict, KeyHeld):
+                self.kept_out += 1
             elif isinstance(verdict, (NotInState, JobHeld)):
                 self.missed += 1
             elif isinstance(verdict, JobGone):
@@ -213,6 +221,8 @@ class Bulk:
             told.append(str(NO_LONGER[self.set] % {"count": self.missed}))
         if self.failed:
             told.append(str(FAILED % {"count": self.failed}))
+        if self.kept_out:
+            told.append(str(KEPT_OUT % {"count": self.kept_out}))
         return told
 
     # -- as hidden fields of a form: a user who changes them gains nothing, every batch is checked
@@ -220,7 +230,7 @@ class Bulk:
     def dump(self) -> dict[str, str]:
         """The state, as fields of a form."""
         state = [self.end, self.after, self.total, self.examined, self.done, self.missed]
-        return {"state": json.dumps([*state, self.failed])}
+        return {"state": json.dumps([*state, self.failed, self.kept_out])}
 
     def load(self, fields: str) -> None:
         """Take over the state from a form. Raises ValueError for what is none."""
@@ -229,7 +239,7 @@ class Bulk:
             self.end = Mark(float(end[0]), str(end[1]))
             self.after = Mark(float(after[0]), str(after[1])) if after else None
             numbers = [max(int(count), 0) for count in counts]
-            self.total, self.examined, self.done, self.missed, self.failed = numbers
+            self.total, self.examined, self.done, self.missed, self.failed, self.kept_out = numbers
         except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
             raise ValueError(f"no state of an action: {error}") from error
 

@@ -108,6 +108,7 @@ def _pending(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
     if row.enqueued_at:
         waited = row.now_ms / 1000 - row.enqueued_at.timestamp()
         yield _("It was enqueued %(span)s ago.") % {"span": span(max(waited, 0))}
+    yield from _expiry(detail)
     yield from _failures(detail)
 
 
@@ -135,6 +136,7 @@ def _scheduled(detail: JobDetail, found: Sequence[Worker]) -> Iterator[str]:
         yield _("Its task has put it off.")
     elif not row.token:
         yield _("It was enqueued for that time.")
+    yield from _expiry(detail)
     yield from _failures(detail)
     yield from _queue_stops(detail, found)
 
@@ -241,6 +243,15 @@ def _no_worker(queue: str) -> str:
     return _("No worker serves '%(queue)s'. Start one: manage.py emq_worker %(queue)s") % {
         "queue": queue
     }
+
+
+def _expiry(detail: JobDetail) -> Iterator[str]:
+    expires_at = number(detail.row.fields.get("expires_at"))
+    if expires_at > detail.row.now_ms:
+        left = (expires_at - detail.row.now_ms) / 1000
+        yield _("It is given up if it has not begun in %(span)s.") % {"span": span(left)}
+    elif expires_at:
+        yield _("Its time is over: it goes to the morgue when it would be claimed.")
 
 
 def _failures(detail: JobDetail) -> Iterator[str]:

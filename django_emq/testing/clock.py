@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from .. import scripts
-from ..admission import introduce
+from ..admission import introduce, verb_of
 from ..conf import settings
 from ..connections import Client
 from ..exceptions import InvalidOption
@@ -67,9 +67,8 @@ class Clock:
         job = job_of(one.queue, name, record, planned)
         # Between two times, for the server: its own clock stands still.
         tick = Tick(name, None, 0, planned, record["rule"])
-        scripts.one(
-            scripts.enqueue(client, one.queue, [job], request=job.id, producer=PRODUCER, tick=tick)
-        )
+        admit = verb_of([job])
+        admit(client, one.queue, [job], request=job.id, producer=PRODUCER, tick=tick)
         following = one.rule.after(planned)
         scripts.repeat_advance(client, one.queue, name, following)
         self._next[name] = (following, one)

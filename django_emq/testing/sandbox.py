@@ -20,7 +20,7 @@ from .. import admission, connections, inspector, onward, registry, rules, scrip
 from ..conf import settings
 from ..connections import Client
 from ..context import JobContext
-from ..exceptions import JobGone, Refused, Verdict
+from ..exceptions import JobGone, Refused, TimeLimitExceeded, Verdict
 from ..jobs import Claimed, decode
 from ..keys import queue_keys
 from ..registry import AnyTask
@@ -38,11 +38,13 @@ COMPLETE = "complete"  # the point between the end of a task and the settlement
 
 # Times that the queue has stored, moved back: a script only compares them with the clock.
 _ADVANCE = """
-for _, set in ipairs(KEYS) do
+for number, set in ipairs(KEYS) do
   local entries = redis.call('ZRANGE', set, 0, -1, 'WITHSCORES')
   for i = 1, #entries, 2 do
-    redis.call('ZADD', set, string.format('%.0f', entries[i + 1] - ARGV[1]), entries[i])
-    for _, field in ipairs({'unique_since', 'due'}) do
+    if number < #KEYS then  -- the scores of the last one, pending, are no times
+      redis.call('ZADD', set, string.format('%.0f', entries[i + 1] - ARGV[1]), entries[i])
+    end
+    for _, field in ipairs({'unique_since', 'due', 'expires_at'}) do
       local at = redis.call('HGET', ARGV[2] .. entries[i], field)
       if at then
         redis.call('HSET', ARGV[2] .. entries[i], field, string.format('%.0f', at - ARGV[1]))
@@ -232,10 +234,12 @@ class Sandbox:
             admission.push_many = push
 
     def advance(self, seconds: float) -> None:
-        """Let time pass for the queue, without waiting: leases end, times come, schedules tick."""
+        """Let time pass for the queue, without waiting: leases end, times come, jobs
+        expire, schedules tick.
+        """
         for name in inspector.queues(self._client):
             keys = queue_keys(name, self.prefix)
-            sets = (keys.active, keys.schedule, keys.dead, keys.done)
+            sets = (keys.active, keys.schedule, keys.dead, keys.done, keys.pending)
             ms = round(seconds * 1000)
             self._client.raw.eval(_ADVANCE, len(sets), *sets, ms, keys.jobs)
             for key in self._client.raw.scan_iter(match=f"{keys.uniques}*", count=1000):
@@ -309,7 +313,7 @@ class Sandbox:
                 work = Work()
                 run = async_to_sync(work.arun) if task.is_async else work.run
                 return run(context, call, task), None
-            except (Exception, Verdict) as error:
+            except (Exception, Verdict, TimeLimitExceeded) as error:
                 return failure(context, task, error), error
 
     # -- crashing -----------------------------------------------------------------------------

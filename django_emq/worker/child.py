@@ -49,6 +49,7 @@ def run_child(options: WorkerOptions, page: Page, *, number: int = 0, supervisor
                 _run_threads(courier)
             wait_for(thread)
     finally:
+        courier.limits.close()
         restore()
         courier.bell.close()
         client.close()

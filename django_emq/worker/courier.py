@@ -16,13 +16,14 @@ from time import monotonic
 from .. import scripts
 from ..connections import Client
 from ..context import JobContext
-from ..exceptions import EmqError, Refused
+from ..exceptions import Cancelled, EmqError, Refused
 from ..jobs import Claimed
 from ..log import Outage, get_logger
 from .appetite import Appetite
 from .bell import Bell, Pop, Wake
 from .hygiene import Hygiene
 from .ledger import Ledger
+from .limits import Limits
 from .options import BEAT, WINDOW, WorkerOptions
 from .outcome import Outcome
 from .page import QUIET, STOP, STOP_NOW, Page
@@ -69,6 +70,7 @@ class Courier:
         self.inbox: SimpleQueue[Claimed | None] = SimpleQueue()
         self.dropped: set[Claimed] = set()  # unstarted jobs whose lease was lost
         self.hygiene = Hygiene()
+        self.limits = Limits()
         self.work = Work()
         self._teller = Teller()
         self.ledger = Ledger(page, options.queues)
@@ -247,23 +249,22 @@ class Courier:
 
     def _extend(self, now: float) -> None:
         """Extend the leases; a process with a supervisor leaves this to it."""
-
-        def extend(entry: tuple[str, list[tuple[bytes, int]]]) -> None:
-            queue, items = entry
-            for start in range(0, len(items), CALL_MAX):
-                part = items[start : start + CALL_MAX]
-                verdicts = scripts.extend(self.client, queue, part, lease_ms=self.options.lease_ms)
-                for item, verdict in zip(part, verdicts, strict=True):
-                    if isinstance(verdict, Refused):
-                        self._lost(*item)
-
         try:
-            self.client.each(self.ledger.by_queue().items(), extend)
+            self.client.each(self.ledger.by_queue().items(), self._extend_some)
             self._extended_at = now
         except EmqError as error:
             self._outage.failed(error)
 
-    def _lost(self, job_id: bytes, token: int) -> None:
+    def _extend_some(self, entry: tuple[str, list[tuple[bytes, int]]]) -> None:
+        queue, items = entry
+        for start in range(0, len(items), CALL_MAX):
+            part = items[start : start + CALL_MAX]
+            verdicts = scripts.extend(self.client, queue, part, lease_ms=self.options.lease_ms)
+            for item, verdict in zip(part, verdicts, strict=True):
+                if isinstance(verdict, Refused):
+                    self._lost(*item, isinstance(verdict, Cancelled))
+
+    def _lost(self, job_id: bytes, token: int, cancelled: bool) -> None:
         """A lease was lost: tell the run, or see to it that it never starts."""
         job = self.ledger.find(job_id, token)
         if job is None:
@@ -271,19 +272,23 @@ class Courier:
         for runner in self.runners:
             context = runner.running
             if context is not None and context.claimed is job:
-                context.lose()
-                logger.info("lease lost: %r goes on, but cannot settle", context)
+                context.lose(cancelled=cancelled)
+                why = "cancelled" if cancelled else "lease lost"
+                logger.info("%s: %r goes on, but cannot settle", why, context)
                 return
-        if not self.loop.cancel(job):
+        if not self.loop.cancel(job, cancelled=cancelled):
             self.dropped.add(job)
             self.ledger.strike(job)
 
     def _refused(self, context: JobContext) -> None:
-        """What a run said of itself was refused: where it goes on, it has lost its lease."""
+        """What a run said of itself was refused: if it goes on, its extension says why."""
         job = context.claimed
         running = any(runner.running is context for runner in self.runners)
         if not context.lost and (running or job in self.loop.running):
-            self._lost(job.id, job.token)
+            try:
+                self._extend_some((job.queue, [(job.id, job.token)]))
+            except EmqError as error:
+                self._outage.failed(error)
 
     def _signalled(self, number: int) -> None:
         if number not in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import decimal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any
 
@@ -74,6 +75,17 @@ class Hygiene:
                 pool = getattr(connection, "pool", None)  # psycopg's, one for all threads
                 if pool and not pool.closed:
                     pool.check()
+
+    def drop(self) -> None:
+        """Close all that the thread has open, after a run that was interrupted: nobody knows where.
+
+        The next job gets new wrappers too, for the old ones may believe in a transaction.
+        """
+        for connection in connections.all(initialized_only=True):
+            with suppress(Exception):
+                connection.close()
+            with suppress(AttributeError):
+                del connections[connection.alias]
 
     def rest(self) -> None:
         """Close the caches' connections, as at the end of a request. When there is no job."""

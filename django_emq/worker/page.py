@@ -15,12 +15,13 @@ RUN, STOP, STOP_NOW, QUIET = 0, 1, 2, 3
 ID_SIZE = 32
 _put_id = struct.Struct(f"{ID_SIZE}s").pack_into  # fills up with zeros
 LOST_SIZE = 16 * 1024
+CANCELLED = b"!"  # behind a lost job that was cancelled
 HELD_AHEAD = 4000  # jobs that a child may hold beside those that run
 
 # Numbers in front of the page: eight bytes each. _HELD is followed by the other buffer's size.
 _GENERATION, _COMMAND, _LOST_COUNT, _LOST_BYTES, _READY, _JOBS, _HELD = range(7)
 _INTS = 8 * 8
-_FLOATS = 8  # one: when the leases were last extended
+_FLOATS = 8  # bytes each. One: when the leases were last extended; then one for each slot
 
 
 class Page:
@@ -31,15 +32,16 @@ class Page:
 
     def __init__(self, slots: int) -> None:
         ids = slots * ID_SIZE
+        floats = _FLOATS * (1 + slots)
         self.slots = slots
         #: Bytes that fit a buffer: for each job its id, its token and a line of its own.
         self.held_max = (slots + HELD_AHEAD) * 2 * ID_SIZE
-        self._map = mmap.mmap(-1, _INTS + _FLOATS + ids + LOST_SIZE + 2 * self.held_max)
+        self._map = mmap.mmap(-1, _INTS + floats + ids + LOST_SIZE + 2 * self.held_max)
         view = memoryview(self._map)
         self._ints = view[:_INTS].cast("q")
         start = _INTS
-        self._floats = view[start : start + _FLOATS].cast("d")
-        start += _FLOATS
+        self._floats = view[start : start + floats].cast("d")
+        start += floats
         self._ids = view[start : start + ids]
         start += ids
         self._lost = view[start : start + LOST_SIZE]
@@ -62,13 +64,28 @@ class Page:
         """Say that a job has started in one of the child's slots."""
         _put_id(self._ids, slot * ID_SIZE, job_id)
 
-    def lost(self) -> list[tuple[bytes, int]]:
-        """Ids and tokens whose lease the supervisor found lost since the last call."""
+    def limit(self, slot: int, at: float) -> None:
+        """Say when the job of a slot is to be killed, on the monotonic clock; 0.0 for never.
+
+        After `start`, and taken back when the job has ended, before another one starts.
+        """
+        self._floats[1 + slot] = at
+
+    def lost(self) -> list[tuple[bytes, int, bool]]:
+        """Ids and tokens whose lease the supervisor found lost since the last call.
+
+        And whether the job was cancelled.
+        """
         count = self._ints[_LOST_COUNT]
         if count == self._lost_seen:
             return []
         self._lost_seen = count
-        return _pairs(bytes(self._lost[: self._ints[_LOST_BYTES]]).split())
+        words = bytes(self._lost[: self._ints[_LOST_BYTES]]).split()
+        return [
+            (job_id, token, word.endswith(CANCELLED))
+            for word in words
+            for job_id, token in _pairs([word.removesuffix(CANCELLED)])
+        ]
 
     @property
     def command(self) -> int:
@@ -106,17 +123,33 @@ class Page:
 
     def started(self) -> set[bytes]:
         """Ids of the jobs that last started in each slot; some have ended since."""
-        size = ID_SIZE
-        ids = (bytes(self._ids[at * size : (at + 1) * size]) for at in range(self.slots))
-        return {job_id.rstrip(b"\0") for job_id in ids}
+        return {self._id(slot) for slot in range(self.slots)}
+
+    def limits(self) -> list[float]:
+        """When the running jobs are to be killed, those that have such a limit."""
+        return [at for at in self._floats[1:] if at]
+
+    def overdue(self, now: float) -> set[bytes]:
+        """Ids of the jobs that should have been killed by now."""
+        late = [slot for slot, at in enumerate(self._floats[1:]) if 0.0 < at <= now]
+        return {self._id(slot) for slot in late}
+
+    def _id(self, slot: int) -> bytes:
+        return bytes(self._ids[slot * ID_SIZE : (slot + 1) * ID_SIZE]).rstrip(b"\0")
 
     def tell(self, command: int) -> None:
         """Tell the child to RUN, to be QUIET, to STOP or to STOP_NOW."""
         self._ints[_COMMAND] = command
 
-    def tell_lost(self, jobs: list[tuple[bytes, int]]) -> None:
-        """Tell the child which leases were lost. What does not fit is told the next time."""
-        text = b" ".join(b"%b:%d" % job for job in jobs[: LOST_SIZE // (2 * ID_SIZE)])
+    def tell_lost(self, jobs: list[tuple[bytes, int, bool]]) -> None:
+        """Tell the child which leases were lost, and whether the job of each was cancelled.
+
+        What does not fit is told the next time.
+        """
+        text = b" ".join(
+            b"%b:%d%b" % (job_id, token, CANCELLED if cancelled else b"")
+            for job_id, token, cancelled in jobs[: LOST_SIZE // (2 * ID_SIZE)]
+        )
         self._lost[: len(text)] = text
         self._ints[_LOST_BYTES] = len(text)
         self._ints[_LOST_COUNT] += 1

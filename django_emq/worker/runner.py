@@ -20,6 +20,7 @@ from ..context import JobContext, enter
 from ..jobs import Call, Claimed, decode
 from ..log import get_logger
 from ..registry import AnyTask
+from . import limits
 from .bell import Bell
 from .hygiene import IDLE, Hygiene, fresh_context
 from .outcome import Outcome
@@ -40,6 +41,7 @@ class Desk(Protocol):
     inbox: SimpleQueue[Claimed | None]
     page: Page
     hygiene: Hygiene
+    limits: limits.Limits
     dropped: set[Claimed]
     awaited: dict[Claimed, Callable[[Any], None]]
     finished: bool
@@ -77,7 +79,8 @@ class Runner:
         self.concluding = False
         self._context = fresh_context()
         self._noted = desk.noted
-        self._signed = settings().sign_payloads
+        self._conf = settings()
+        self._signed = self._conf.sign_payloads
 
     def run(self) -> None:
         """Run jobs until the inbox yields None."""
@@ -162,9 +165,32 @@ class Runner:
             if task.is_async:
                 self.loop.submit(context, call, task)
                 return None
+            if task.is_timed or self.desk.limits.default:
+                return self._limited(context, call, task)
             return self.desk.work.run(context, call, task)
         except BaseException as error:  # whatever a task raises is the outcome of its job
             return failure(context, task, error)
+
+    def _limited(self, context: JobContext, call: Call, task: AnyTask) -> Outcome:
+        """Run a task that may have a time limit; raises what it raises."""
+        desk = self.desk
+        timeout, kill_after = limits.of(task, context.queue, self._conf)
+        if not timeout:
+            return desk.work.run(context, call, task)
+        context.ends_at = monotonic() + timeout
+        if kill_after:
+            desk.page.limit(self.slot, context.ends_at + kill_after)
+        guard = desk.limits.begin(timeout)
+        try:
+            try:
+                return desk.work.run(context, call, task)
+            finally:
+                guard.end()  # raises the exception itself, when it comes up here
+        finally:
+            if kill_after:
+                desk.page.limit(self.slot, 0.0)
+            if guard.fired:
+                desk.hygiene.drop()
 
 
 def tell(context: JobContext, outcome: Outcome, verdict: Any) -> None:
@@ -194,6 +220,7 @@ class LoopRunner:
         self._called = False
         self._telling: set[asyncio.Future[Any]] = set()
         self._ending = False
+        self._conf = settings()
         self._context = fresh_context()
         self._rested_at = monotonic()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -218,15 +245,22 @@ class LoopRunner:
             self._called = True
             loop.call_soon_threadsafe(self._pump)
 
-    def cancel(self, claimed: Claimed) -> bool:
-        """Cancel a running job whose lease was lost; answers whether it runs here."""
+    def cancel(self, claimed: Claimed, *, cancelled: bool = False) -> bool:
+        """Cancel a running job whose lease was lost; answers whether it runs here.
+
+        :param cancelled: whether that was because the job was cancelled.
+        """
         found = self.running.get(claimed)
         if found is None or self._loop is None:
             return False
-        context, task = found
-        context.lose()
-        self._loop.call_soon_threadsafe(task.cancel)
+        found[0].lose(cancelled=cancelled)
+        self._loop.call_soon_threadsafe(self._cancel, claimed)
         return True
+
+    def _cancel(self, claimed: Claimed) -> None:
+        """Cancel a job whose task still runs: nothing disturbs what settles it."""
+        if found := self.running.get(claimed):
+            found[1].cancel()
 
     def stop(self) -> None:
         """End the loop, once no job runs on it."""
@@ -274,13 +308,18 @@ class LoopRunner:
         self.desk.page.start(slot, context.claimed.id)
         enter(context)
         try:
-            if self.desk.hygiene.strangers and started - self._rested_at >= IDLE:
-                await sync_to_async(self.desk.hygiene.rouse)()
-            outcome = await self.desk.work.arun(context, call, task)
+            try:
+                if self.desk.hygiene.strangers and started - self._rested_at >= IDLE:
+                    await sync_to_async(self.desk.hygiene.rouse)()
+                if task.is_timed or self.desk.limits.default:
+                    outcome = await self._limited(slot, context, call, task)
+                else:
+                    outcome = await self.desk.work.arun(context, call, task)
+            finally:
+                self.running.pop(context.claimed, None)
         except BaseException as error:  # as in Runner: the outcome of its job
             outcome = await afailure(context, task, error)
         finally:
-            self.running.pop(context.claimed, None)
             self._slots.append(slot)
             self._room.release()
             self._rested_at = monotonic()
@@ -291,6 +330,25 @@ class LoopRunner:
             self.desk.deliver(outcome)
         else:
             await self._conclude(context, outcome)
+
+    async def _limited(self, slot: int, context: JobContext, call: Call, task: AnyTask) -> Outcome:
+        """As in Runner: a run that takes too long is cancelled."""
+        timeout, kill_after = limits.of(task, context.queue, self._conf)
+        if not timeout:
+            return await self.desk.work.arun(context, call, task)
+        context.ends_at = monotonic() + timeout
+        if kill_after:
+            self.desk.page.limit(slot, context.ends_at + kill_after)
+        try:
+            async with asyncio.timeout(timeout) as clock:
+                return await self.desk.work.arun(context, call, task)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise limits.error_of(timeout) from error
+        finally:
+            if kill_after:
+                self.desk.page.limit(slot, 0.0)
 
     async def _conclude(self, context: JobContext, outcome: Outcome) -> None:
         """As in Runner. The loop does not end before this has."""

@@ -18,9 +18,10 @@ from typing import Any
 
 from .. import scripts
 from ..connections import connect
-from ..exceptions import EmqError, Refused, VersionFence
+from ..exceptions import Cancelled, EmqError, Refused, VersionFence
 from ..log import Outage, get_logger
 from ..reaper import Reaper
+from . import hard_limits as limits
 from .bell import Bell
 from .child import SIGNALS, make_page, run_child, watch_signals
 from .courier import RECYCLE
@@ -33,8 +34,11 @@ from .presence import BEAT_EVERY, SOON, Presence
 logger = get_logger("worker")
 
 PATIENCE = 5.0  # seconds after the grace in which a child must be gone
+LOOK = 1.0  # seconds between two looks at the jobs that are to be killed when they take too long
 QUICK = 1.0  # a child that lives shorter than this is replaced after a pause
 CALL_MAX = 500
+PAUSE = 0.05  # seconds between two looks at a job that is at its limit
+KILLED, STALLED, UNHARMED = "killed", "stalled", "unharmed"  # what became of a dead child's jobs
 
 
 @dataclass(eq=False)
@@ -44,6 +48,7 @@ class Child:
     pid: int
     page: Page
     started_at: float = field(default_factory=monotonic)
+    killed_at: float = 0.0  # when it was killed for a job that took too long
 
 
 class Supervisor:
@@ -63,13 +68,13 @@ class Supervisor:
         self.stopping = False
         self.status = 0
         self._bell = Bell()
-        self._orphans: list[tuple[str, list[tuple[bytes, int]], bool]] = []  # what dead ones held
+        self._orphans: list[tuple[str, list[tuple[bytes, int]], str]] = []  # what dead ones held
         self._spawn_at = [0.0] * options.processes  # when to start children that are missing
         self._spawned = 0
         self._quick_deaths = 0
         self._every = options.extend_every
         self._extend_at = monotonic() + self._every
-        self._beat_at = self._sweep_at = self._kill_at = 0.0
+        self._beat_at = self._sweep_at = self._kill_at = self._look_at = 0.0
         self._said = False
         self._outage = Outage(logger, "supervisor")
 
@@ -109,6 +114,8 @@ class Supervisor:
             self._spawn()
         if self.stopping and now >= self._kill_at:
             self._kill_children()
+        if now >= self._look_at:
+            self._look_at = self._keep_limits(now)
         if not self._said and self.children and all(c.page.is_ready for c in self._living()):
             self._said = True
             self.say(f"worker {self.options.name} ready: {self.options.served}")
@@ -139,7 +146,7 @@ class Supervisor:
             due.append(self._sweep_at)
         if self._orphans:
             due.append(0.0)
-        due = [max(min(due), self._outage.retry_at), *self._spawn_at]
+        due = [max(min(due), self._outage.retry_at), self._look_at, *self._spawn_at]
         if self.stopping:
             due.append(self._kill_at)
         if not self._said:
@@ -213,16 +220,18 @@ class Supervisor:
 
     def _ended(self, child: Child, code: int) -> None:
         self._jobs += child.page.new_jobs()
-        held = child.page.held()
-        if held:
-            started = child.page.started()
-            names = self.options.queues
-            for ran in (True, False):
-                jobs = ((names[q], i, t) for q, i, t in held if (i in started) is ran)
-                self._orphans += [(queue, items, ran) for queue, items in group(jobs).items()]
+        names, fates = self.options.queues, self._fates(child)
+        for fate in (KILLED, STALLED, UNHARMED):
+            jobs = (
+                (names[q], i, t) for q, i, t in child.page.held() if fates.get(i, UNHARMED) == fate
+            )
+            self._orphans += [(queue, items, fate) for queue, items in group(jobs).items()]
         if self.stopping or (code == 0 and self.options.burst):
             return
         now = monotonic()
+        if child.killed_at:
+            self._spawn_at.append(now)
+            return
         if code in (0, RECYCLE):
             why = "has reached its limit" if code else "was stopped by somebody"
             logger.info("child %d %s; replacing it", child.pid, why)
@@ -234,6 +243,29 @@ class Supervisor:
         how = f"by signal {-code}" if code < 0 else f"with status {code}"
         logger.error("child %d ended %s; starting another one in %.1f s", child.pid, how, pause)
         self._spawn_at.append(now + pause)
+
+    @staticmethod
+    def _fates(child: Child) -> dict[bytes, str]:
+        """What is to become of jobs that a dead child had started.
+
+        One of them may have killed it. If it was killed for a job that took too long, that one
+        has failed, and the others are unharmed.
+        """
+        if child.killed_at:
+            return dict.fromkeys(child.page.overdue(child.killed_at), KILLED)
+        return dict.fromkeys(child.page.started(), STALLED)
+
+    def _keep_limits(self, now: float) -> float:
+        """Kill the children with a job that goes on after its limit; when to look again."""
+        look_at = now + (LOOK if limits.may_kill() else BEAT_EVERY)
+        for child in self._living():
+            ends = min(child.page.limits(), default=look_at)
+            if ends <= now and not child.killed_at:
+                logger.error("child %d runs a job beyond its limit; killing it", child.pid)
+                child.killed_at = now
+                os.kill(child.pid, signal.SIGKILL)
+            look_at = min(look_at, max(ends, now + PAUSE))
+        return look_at
 
     def _kill_children(self) -> None:
         for child in self._living():
@@ -249,7 +281,7 @@ class Supervisor:
         return any(holding)
 
     def _extend_for(self, child: Child, now: float) -> bool:
-        lost: list[tuple[bytes, int]] = []
+        lost: list[tuple[bytes, int, bool]] = []
         names = self.options.queues
         held = group((names[queue], job_id, token) for queue, job_id, token in child.page.held())
 
@@ -259,7 +291,11 @@ class Supervisor:
                 part = items[start : start + CALL_MAX]
                 verdicts = scripts.extend(self.client, queue, part, lease_ms=self.options.lease_ms)
                 both = zip(part, verdicts, strict=True)
-                lost.extend(job for job, verdict in both if isinstance(verdict, Refused))
+                lost.extend(
+                    (*job, isinstance(verdict, Cancelled))
+                    for job, verdict in both
+                    if isinstance(verdict, Refused)
+                )
 
         try:
             self.client.each(held.items(), extend)
@@ -272,15 +308,17 @@ class Supervisor:
     def _give_back(self) -> None:
         """Give back what a dead child held: at once, counted as a stall where a job had started."""
 
-        def give_back(orphans: tuple[str, list[tuple[bytes, int]], bool]) -> None:
-            queue, items, ran = orphans
+        def give_back(orphans: tuple[str, list[tuple[bytes, int]], str]) -> None:
+            queue, items, fate = orphans
             for start in range(0, len(items), CALL_MAX):
                 part = items[start : start + CALL_MAX]
-                if ran:  # it may be what killed the child
+                if fate == KILLED:
+                    limits.fail(self.client, queue, part)
+                elif fate == STALLED:  # it may be what killed the child
                     scripts.extend(self.client, queue, part, lease_ms=0)
                 else:
                     scripts.release(self.client, queue, part)
-            if ran:
+            if fate == STALLED:
                 self.reaper.sweep(queue, trim=False)
             self._orphans.remove(orphans)
 

@@ -16,6 +16,7 @@ PAGES = {
     "morgue_changelist": "view_morgue",
     "worker_changelist": "view_worker",
     "server_changelist": "view_server",
+    "schedule_changelist": "view_schedule",
 }
 ACTIONS = [
     ("requeue", "dead", "requeue_job"),

@@ -12,7 +12,7 @@ from django.test import TestCase
 from django_emq import connections, inspector, scripts, stored
 from django_emq.keys import queue_keys
 from django_emq.models import Schedule
-from django_emq.ticker import Ticker
+from django_emq.ticker import Ticker, now_ms
 from tests.admin.yard import texts, url
 from tests.conformance.wire import claim_some, members
 from tests.helpers import point_at
@@ -216,6 +216,14 @@ def test_the_server_has_lost_them(account, client, redis, queue, capsys):
         "2 entered or changed, 1 removed",
     ]
     assert sorted(members(client, queue, "repeat")) == ["other", "renamed"]
+
+
+def test_what_is_saved_during_a_sync_stays(client, queue):
+    """It was not there when the rows were read."""
+    kept(queue)
+    before = now_ms(client) - 1000
+    assert scripts.declare(client, queue, stored.SOURCE, [], since=before).removed == 0
+    assert scripts.declare(client, queue, stored.SOURCE, [], since=before + 60_000).removed == 1
 
 
 def test_the_server_is_away(account, settings, queue, tmp_path, caplog):

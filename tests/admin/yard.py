@@ -13,7 +13,8 @@ from django_emq.ids import mint
 from django_emq.jobs import NewJob
 
 ACTS = ("requeue_job", "remove_job", "cancel_job", "edit_job", "pause_queue", "control_worker")
-VIEWS = ("view_queue", "view_morgue", "view_worker", "view_server")
+ACTS += ("operate_schedule",)
+VIEWS = ("view_queue", "view_morgue", "view_worker", "view_server", "view_schedule")
 TASK = "tests.probe.tasks.mark"
 
 

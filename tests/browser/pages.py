@@ -35,4 +35,5 @@ def pages_of(job_id: str) -> dict[str, Callable[[object], None]]:
         "workers": at("worker_changelist"),
         "workers-stop": stop,
         "server": at("server_changelist"),
+        "schedules": at("schedule_changelist"),
     }

@@ -3,11 +3,12 @@
 import json
 import time
 
-from django_emq import scripts
+from django_emq import rules, scripts, ticker
 from django_emq.admission import push
 from django_emq.ids import mint
 from django_emq.jobs import NewJob
 from django_emq.keys import queue_keys
+from django_emq.repeats import Entry
 from tests.conformance import wire
 
 TRACE = """Traceback (most recent call last):
@@ -77,6 +78,7 @@ def play(client):
     wire.log(client, "mail", job_id, job.token, "connected to smtp.example.org")
     wire.log(client, "mail", job_id, job.token, "sent 64 of 100")
     workers(client)
+    schedules(client)
     hour(client)
     scripts.pause(client, "reports", by="anna", why="the warehouse is being moved")
     return hero
@@ -110,6 +112,26 @@ def workers(client):
         more = {"name": name, "pid": pid, "queues": queues, "rss_mb": rss} | facts
         scripts.beat(client, name, ttl_ms=600_000, facts=more | {"state": state})
     scripts.control(client, "web-2-97-5eaf00", "stop", by="anna")
+
+
+def schedules(client):
+    """One that has run, one that waits, and one that somebody has switched off."""
+    now = int(client.raw.time()[0]) * 1000
+    for queue, name, task, times in (
+        ("mail", "digest", "shop.mail.digest", {"cron": "0 6 * * mon-fri", "tz": "Europe/Berlin"}),
+        ("images", "shop.images.tidy", "shop.images.tidy", {"every_ms": 600_000}),
+        ("reports", "month end", "shop.reports.monthly", {"cron": "@monthly", "tz": "UTC"}),
+    ):
+        record = {
+            "rule": name, "source": "code", "owner": "team shop", "misfire": "fire_once", **times,
+            "template": json.dumps({"task": task}),
+        }  # fmt: skip
+        first = rules.read({key: str(value) for key, value in times.items()}).first(now)
+        scripts.declare(client, queue, "code", [Entry(name, first, record)])
+    job = NewJob(mint(), json.dumps({"task": "shop.images.tidy"}))
+    tick = scripts.Tick("shop.images.tidy", None, 0, now, "shop.images.tidy")
+    scripts.enqueue(client, "images", [job], request=job.id, producer="tick", tick=tick)
+    ticker.switch(client, "reports", "month end", on=False, by="anna")
 
 
 def hour(client):

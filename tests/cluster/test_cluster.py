@@ -22,8 +22,8 @@ from django_emq.worker.turns import Turns
 from tests.cluster.servers import free_ports
 from tests.conformance.wire import Clock, enqueue_one
 from tests.field.test_slots import live
-from tests.helpers import point_at
-from tests.probe import tasks
+from tests.helpers import burst, point_at
+from tests.probe import chained, tasks
 from tests.processes import Worker, wait_until
 from tests.test_trips import Yard
 
@@ -265,3 +265,16 @@ def test_waiting_for_replicas(nodes, client):
     assert balanced(nodes, queues[2]) == {job.id}
     with pytest.raises(emq.TooFewReplicas, match=f"queue '{queues[0]}', but only 0 of 1"):
         patient.using(queue=queues[0]).enqueue(1)
+
+
+def test_a_chain_leads_from_node_to_node(nodes, client, probe):
+    """Each link is on another node, which takes it from the list of the queue before, once."""
+    queues = nodes.queues()
+    links = [chained.link.using(queue=queue).job(queue) for queue in queues]
+    job = emq.chain(chained.first.using(queue=queues[2]).job(0), *links).enqueue()
+    assert [one.queue for one in job.chain] == [queues[2], *queues]
+    burst(*queues)
+    assert probe.marks() == ["first 0", *(f"{q} after {n}" for n, q in enumerate(queues))]
+    for queue in queues:
+        assert balanced(nodes, queue) == set()
+        assert scripts.onward(client, queue)[1] == {}

@@ -74,3 +74,12 @@ def test_fields_are_those_of_the_script():
     """What Python names is what the script reads, in its order."""
     source = scripts.SCRIPTS["repeat_due"].source.decode()
     assert ", ".join(f"'{name}'" for name in FIELDS) in source
+
+
+def test_16_nothing_is_due_before_its_time(client, queue):
+    """By the server's clock; the answer says how long that is."""
+    soon = int(now_ms(client)) + 60_000
+    scripts.repeat_register(client, queue, "report", every_ms=1, template="x", first_ms=soon)
+    due = scripts.repeat_due(client, queue)
+    assert due.schedules == []
+    assert 0 < due.next_ms <= 60_000

@@ -4,6 +4,9 @@ import pytest
 
 import django_emq as emq
 from django_emq import connections, inspector
+from django_emq.exceptions import OutcomeUnknown
+from django_emq.keys import queue_keys
+from django_emq.ticker import Ticker
 from tests.conformance.wire import books_balance
 from tests.helpers import QUEUE, burst, children, point_at
 from tests.probe import tasks
@@ -183,3 +186,30 @@ def test_the_reply_of_an_extension(probe, client, proxy):
         assert rule.fired.wait(20)
         assert probe.wait_for(2)[1] == "a token 1"
     assert inspector.totals(client, QUEUE).get("reaped", 0) == 0
+
+
+@pytest.mark.parametrize("act", [Act.CUT_AFTER, Act.CUT_BEFORE])
+def test_the_answer_to_a_cancel_is_lost(client, behind, act):
+    """It is asked again, and finds the job cancelled: by itself."""
+    job = tasks.mark.enqueue("a")
+    rule = behind.on("cancel", act, times=1)
+    assert emq.cancel(job) is True
+    assert rule.fired.is_set()
+    assert inspector.totals(client, QUEUE)["cancelled"] == 1
+
+
+def test_reply_of_a_tick_is_lost(client, behind, settings):
+    """The ticker does not know whether it ran; who ticks next finds that it did, or does it."""
+    plan = {"task": "tests.probe.tasks.mark", "every": 3600}
+    settings.EMQ = {**settings.EMQ, "SCHEDULES": {"x": plan}}
+    ticker = Ticker(connections.client())
+    ticker.declare([QUEUE])
+    for jobs, act in enumerate((Act.CUT_AFTER, Act.CUT_BEFORE), start=2):
+        client.raw.zincrby(queue_keys(QUEUE).repeat, -3_600_000, "x")
+        rule = behind.on("enqueue", act)
+        with pytest.raises(OutcomeUnknown):
+            ticker.tick(QUEUE)
+        assert rule.fired.is_set()
+        for _ in range(2):
+            Ticker(client).tick(QUEUE)
+        assert count(client) == jobs  # the first is that of `behind`

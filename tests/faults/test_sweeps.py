@@ -4,15 +4,17 @@ import random
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
+import pytest
 from django.core.management import call_command
 
 import django_emq as emq
-from django_emq import inspector, scripts
+from django_emq import inspector, registry, scripts
 from django_emq.connections import connect
 from django_emq.keys import queue_keys
 from django_emq.reaper import Reaper
-from tests.conformance.wire import books_balance, pass_ms
+from tests.conformance.wire import books_balance, members, pass_ms
 from tests.helpers import QUEUE, forked
 from tests.probe import tasks
 from tests.processes import Worker, manage, wait_until
@@ -179,3 +181,39 @@ def test_batches_are_swept_whole(client, queue, capsys):
     emq.enqueue_many(due.job(i) for i in range(1200))
     assert "reaped 1200, dead 0, promoted 1200" in reap_once(capsys, queue)
     assert inspector.counts(client, queue)["pending"] == 2400
+
+
+def test_a_full_server_keeps_no_sweep_from_its_work(client, redis, settings, queue, caplog):
+    """A tick is refused there, said once, and made when there is room; other queues are swept."""
+    late = f"{queue}-late"
+    lapse(client, late, 1)
+    pass_ms(client, 5)
+    plan = {"task": "tests.probe.tasks.mark", "args": [1], "every": 3600, "queue": queue}
+    settings.EMQ = {**settings.EMQ, "SCHEDULES": {"x": plan}}
+    reaper = Reaper(client, (queue, late), interval=9)
+    reaper.declare()
+    redis.zincrby(queue_keys(queue).repeat, -3_600_000, "x")
+    redis.config_set("maxmemory", 1)
+    for _ in range(2):
+        reaper.run_once()
+    assert caplog.text.count("schedules do not tick") == 1
+    assert inspector.counts(client, queue)["pending"] == 0
+    redis.config_set("maxmemory", 0)
+    reaper.run_once()
+    assert inspector.counts(client, queue)["pending"] == 1
+    assert inspector.counts(client, late)["pending"] == 1
+
+
+def test_a_key_that_cannot_be_made_keeps_no_sweep_from_its_work(client, settings, queue, caplog):
+    """What code of the project raises costs its own schedule, and is said once."""
+    plan = {"task": "tests.probe.tasks.mark", "every": 3600, "queue": queue}
+    settings.EMQ = {**settings.EMQ, "SCHEDULES": {"x": plan, "y": {**plan, "args": [1]}}}
+    keyed = replace(tasks.mark, unique=lambda *args: str(args[0]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(registry._tasks, keyed.name, keyed)
+        reaper = Reaper(client, (queue,), interval=9)
+        for _ in range(2):
+            reaper.declare()
+            reaper.run_once()
+    assert list(members(client, queue, "repeat")) == ["y"]
+    assert caplog.text.count("schedule x cannot be kept: ") == 1

@@ -15,6 +15,7 @@ from typing import Any
 from tests.model.look import Ms
 
 STALE, GONE, HELD, STATE = "StaleToken", "JobGone", "JobHeld", "NotInState"
+KEY = "KeyHeld"
 SENT_MS, CLAIMS_MS = 120_000, 600_000  # how long calls are remembered
 NEVER = Ms(float("inf"), float("inf"))
 TIMES = ("started_at", "finished_at", "unique_since", "due")  # fields that are instants

@@ -156,7 +156,11 @@ class Fenced(Base):
         return self._settle("discard", items, act)
 
     def extend(self, items: list[Any], *, lease_ms: int) -> list[Any]:
-        verdicts = [self._refusal(*item) or 1 for item in items]
+        verdicts: list[Any] = [self._refusal(*item) or 1 for item in items]
+        for at, (job_id, token) in enumerate(items):  # a holder is told of a cancel
+            job = self.jobs.get(job_id)
+            if job and job.token != token and job.row.get("settled") == "cancel":
+                verdicts[at] = "Cancelled"
         for (job_id, _), verdict in zip(items, verdicts, strict=True):
             if verdict == 1:
                 job = self.jobs[job_id]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.model.base import CLAIMS_MS, GONE, HELD, NEVER, SENT_MS, STATE, Job
+from tests.model.base import CLAIMS_MS, GONE, HELD, KEY, NEVER, SENT_MS, STATE, Job
 from tests.model.look import SETS, Ms, whole
 from tests.model.unique import Unique
 
@@ -175,7 +175,7 @@ class Model(Swept):
                 return STATE
             takes = self.takes_again(job)
             if takes is None:
-                return STATE
+                return KEY
             if takes:
                 self.keys[self.key_of(job)] = (job.id, NEVER)
                 for name in ("behind", "due", "heir", "unique_since", "duplicates"):
@@ -193,7 +193,7 @@ class Model(Swept):
             if job.place not in ([only] if only else ("active", "schedule")):
                 return STATE
             if "behind" in job.row:
-                return STATE
+                return KEY
             token = job.token + (job.place == "active")
             self.move(job, "pending", settled="requeue", attempts=token)
             self.ring()

@@ -53,7 +53,7 @@ class Reader:
         self.url = url
         self.env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", LOG_LEVEL="WARNING")
         self.worker: subprocess.Popen[bytes] | None = None
-        self.says = ""
+        self.last = self.said = ""  # the last command, and what it printed
 
     def __enter__(self) -> Self:
         return self
@@ -75,10 +75,10 @@ class Reader:
                 self.type(line)
         else:
             told = f"{place(block)}: what it says"
-            wait_until(lambda: self.type(self.says) == block.text, what=told)
+            wait_until(lambda: self.said == block.text or self.type(self.last), what=told)
 
-    def type(self, line: str) -> str:
-        """Run a command, and answer what it prints; a worker goes on."""
+    def type(self, line: str) -> None:
+        """Run a command, and note what it prints; a worker goes on."""
         words = line.split()
         if words[0] == "cd":
             self.folder /= words[1]
@@ -87,7 +87,7 @@ class Reader:
                 [sys.executable, *words[1:]], cwd=self.folder, env=self.env, start_new_session=True
             )
         elif words[0] == "pkill":
-            wait_until(lambda: 10 < self.paid() < 100, what="orders are paid")
+            wait_until(lambda: self.paid() > 8, what="orders are paid")
             self.kill()
         elif words[0] != "pip":
             start = {"python": [sys.executable], "django-admin": [sys.executable, "-m", "django"]}
@@ -96,16 +96,13 @@ class Reader:
                 command, cwd=self.folder, env=self.env, capture_output=True, text=True
             )
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-            self.says = line
-            return done.stdout
-        return ""
+            self.last, self.said = line, done.stdout
 
     def paid(self) -> int:
         """How many orders are paid."""
+        query = "SELECT count(*) FROM orders_order WHERE payment != ''"
         with contextlib.closing(sqlite3.connect(self.folder / "db.sqlite3")) as shop:
-            return shop.execute("SELECT count(*) FROM orders_order WHERE payment != ''").fetchone()[
-                0
-            ]
+            return shop.execute(query).fetchone()[0]
 
     def kill(self) -> None:
         """SIGKILL to the worker and its children, all at once."""
@@ -115,10 +112,11 @@ class Reader:
             self.worker.wait()
 
 
+@pytest.mark.timeout(600)  # two dozen processes, one after the other
 def test_what_the_page_says_happens(tmp_path, server):
     """From `startproject` to the kill, and to the tests of the shop."""
     with Reader(tmp_path, server.url) as reader:
         for block in PAGE:
             reader.follow(block)
         mails = [path.read_text() for path in (reader.folder / "shop" / "mails").iterdir()]
-    assert sum(mail.count("Subject: Invoice 104\n") for mail in mails) == 1
+    assert sum(mail.count("Subject: Invoice 54\n") for mail in mails) == 1

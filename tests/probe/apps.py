@@ -16,7 +16,7 @@ class ProbeConfig(AppConfig):
 
         PROBE_CLOCK: seconds by which Python's clock is wrong. BEAT_EVERY: between two beats.
         """
-        for module in ("chained", "effects", "state", "telling", "verdicts"):
+        for module in ("chained", "effects", "limits", "state", "telling", "verdicts"):
             import_module(f"tests.probe.{module}")
         if "PROBE_SIGNALS" in os.environ:
             import_module("tests.probe.around").connect()

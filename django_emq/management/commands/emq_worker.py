@@ -15,6 +15,7 @@ from django.core.management.base import CommandError
 from django_emq import connections, doctor, inspector, registry, rights, scripts
 from django_emq.conf import settings
 from django_emq.exceptions import EmqError
+from django_emq.worker import hard_limits
 from django_emq.worker.child import make_page, run_child
 from django_emq.worker.housekeeper import Housekeeper
 from django_emq.worker.options import WorkerOptions, default_name, lease_of
@@ -151,6 +152,11 @@ class Command(EmqCommand):
 
     def run_here(self, worker: WorkerOptions) -> int:
         """Run everything in this process."""
+        if hard_limits.may_kill():
+            self.stderr.write(
+                "--processes 0: kill_after has no effect, for there is no supervisor that could "
+                "kill this process. Use --processes 1."
+            )
         self.say(f"worker {worker.name} ready: {worker.served}")
         page = make_page(worker)
         house = Housekeeper(connections.client(), worker, page)
