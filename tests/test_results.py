@@ -52,6 +52,15 @@ ENDS = {
         "gone",
         "removed",
     ),
+    "claim finds it expired": (
+        lambda c, q, i: (
+            wire.release(c, q, i, 1),
+            c.raw.hset(queue_keys(q).job(i), "expires_at", 1),
+            claim_one(c, q),
+        ),
+        "dead",
+        "",
+    ),
     "claim finds it damaged": (
         lambda c, q, i: (
             wire.release(c, q, i, 1),

@@ -249,21 +249,20 @@ class Courier:
 
     def _extend(self, now: float) -> None:
         """Extend the leases; a process with a supervisor leaves this to it."""
-
-        def extend(entry: tuple[str, list[tuple[bytes, int]]]) -> None:
-            queue, items = entry
-            for start in range(0, len(items), CALL_MAX):
-                part = items[start : start + CALL_MAX]
-                verdicts = scripts.extend(self.client, queue, part, lease_ms=self.options.lease_ms)
-                for item, verdict in zip(part, verdicts, strict=True):
-                    if isinstance(verdict, Refused):
-                        self._lost(*item, isinstance(verdict, Cancelled))
-
         try:
-            self.client.each(self.ledger.by_queue().items(), extend)
+            self.client.each(self.ledger.by_queue().items(), self._extend_some)
             self._extended_at = now
         except EmqError as error:
             self._outage.failed(error)
+
+    def _extend_some(self, entry: tuple[str, list[tuple[bytes, int]]]) -> None:
+        queue, items = entry
+        for start in range(0, len(items), CALL_MAX):
+            part = items[start : start + CALL_MAX]
+            verdicts = scripts.extend(self.client, queue, part, lease_ms=self.options.lease_ms)
+            for item, verdict in zip(part, verdicts, strict=True):
+                if isinstance(verdict, Refused):
+                    self._lost(*item, isinstance(verdict, Cancelled))
 
     def _lost(self, job_id: bytes, token: int, cancelled: bool) -> None:
         """A lease was lost: tell the run, or see to it that it never starts."""

@@ -57,7 +57,8 @@ class Notebook:
         lines: dict[str, list[Said]] = {}
         for said in self._take({outcome.context for outcome in outcomes}):
             if said.step is not None:
-                steps.setdefault(said.context.queue, []).append(said)
+                one = Said(said.context, said.step, [])
+                steps.setdefault(said.context.queue, []).append(one)
             for line in said.lines:
                 one = Said(said.context, None, [line])
                 lines.setdefault(said.context.queue, []).append(one)
