@@ -194,6 +194,7 @@ local function tied(id, token)
   redis.call('ZADD', dead, now, id)
   free(id)
   note('died', id, token, why)
+  tell(id, 'dead')
   return false, true
 end
 
