@@ -237,3 +237,9 @@ def test_an_expired_job_frees_its_unique_key(client, queue):
     client.raw.hset(queue_keys(queue).job(job.id), "expires_at", PAST)
     assert not claims(client, queue).jobs
     assert task.enqueue(1).status == "enqueued"
+
+
+def test_who_waits_for_an_expired_job_is_told(client, queue):
+    job_id = late(client, queue, waiters="abc")
+    claims(client, queue)
+    assert "waiters" not in row(client, queue, job_id)
