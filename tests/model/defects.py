@@ -163,6 +163,31 @@ def _defects() -> list[Defect]:
     for verb in ("retry", "snooze", "release", "bury"):
         defect(verb, "sent again, it is refused", (f"row[2] == '{verb}'", "false"))
 
+    # Schedules.
+    made = "was ~= '-' and tonumber(score) ~= tonumber(was)"
+    friends = ("repeat_register", "tick")
+    for what, swap in {
+        "a tick is made twice": (made, "false"),
+        "a tick that is not due is made": ("was ~= '-' and tonumber(was) > now", "false"),
+        "a schedule that was changed ticks": ("(is or '-') ~= rule", "false"),
+        "the next time stays": ("redis.call('ZADD', KEYS[6], next_ms, name)", ""),
+    }.items():
+        found.append(Defect(what, "enqueue", (swap,), friends))
+    taken = "redis.call('EXISTS', record) == 1"
+    defect("repeat_register", "a name that is taken is registered again", (taken, "false"))
+    friends = ("repeat_register",)
+    for script, what, swap in (
+        ("repeat_advance", "another time than the one that was read moves", ("was ~= ''", "false")),
+        ("repeat_cancel", "the record stays", (", redis.call('DEL', record)", ", 0")),
+        ("repeat_due", "what is not due is told", ("'-inf', now, 'W", "'-inf', '(inf', 'W")),
+        (
+            "reap",
+            "the time of the next tick is not told",
+            ("died, redis.call('HLEN', onward), until_tick()", "died, 0, -1"),
+        ),
+    ):
+        found.append(Defect(what, script, (swap,), friends))
+
     # Order, wake and counters.
     for verb in ("release", "reap", "promote", "requeue", "reprocess"):
         number = {"release": 3, "requeue": 2, "reprocess": 2, "promote": 2, "reap": 2}[verb]

@@ -16,7 +16,8 @@ local base, since = ARGV[1], ARGV[2]
 local time = redis.call('TIME')
 local answer = {
   time = time[1] * 1000 + math.floor(time[2] / 1000),
-  sets = {}, rows = {}, logs = {}, counted = {}, keys = {},
+  sets = {}, rows = {}, logs = {}, counted = {}, records = {},
+  repeats = redis.call('ZRANGE', base .. 'repeat', 0, -1, 'WITHSCORES'), keys = {},
   wake = redis.call('LLEN', base .. 'wake'),
   meta = redis.call('HGETALL', base .. 'meta'),
   metrics = redis.call('HGETALL', base .. 'metrics'),
@@ -34,6 +35,8 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
     answer.rows[id] = redis.call('HGETALL', key)
   elseif string.find(key, ':unique:') then
     answer.keys[string.match(key, '%w+$')] = redis.call('GET', key)
+  elseif string.find(key, ':repeat:') then
+    answer.records[string.match(key, ':repeat:(.+)$')] = redis.call('HGETALL', key)
   elseif string.find(key, ':metrics:%d') then
     local minute = redis.call('HGETALL', key)
     for i = 1, #minute, 2 do
@@ -71,6 +74,13 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
     redis.call('PEXPIRE', key, math.max(left - ms, 0))
   end
 end
+local repeats = redis.call('ZRANGE', base .. 'repeat', 0, -1, 'WITHSCORES')
+for i = 1, #repeats, 2 do
+  if repeats[i + 1] ~= 'inf' then
+    redis.call('ZADD', base .. 'repeat', string.format('%.0f', repeats[i + 1] - ms), repeats[i])
+  end
+  back(base .. 'repeat:' .. repeats[i], 'last_at')
+end
 back(base .. 'meta', 'paused')
 return 1
 """
@@ -105,6 +115,8 @@ class Look:
     rows: dict[str, dict[str, str]]
     logs: dict[str, list[str]]
     keys: dict[str, str]  # unique keys: the digest, and who holds it
+    repeats: dict[str, float]  # next times of schedules
+    records: dict[str, dict[str, str]]  # what is known of them
     meta: dict[str, str]
     totals: dict[str, int]
     counted: dict[str, int]  # the same, summed over the minutes
@@ -128,6 +140,8 @@ def look(client: Client, keys: Keys, since: str) -> Look:
         rows={job_id: _pairs(row) for job_id, row in _dict(found["rows"])},
         logs=dict(_dict(found["logs"])),
         keys=dict(_dict(found["keys"])),
+        repeats={name: float(at) for name, at in _pairs(found["repeats"]).items()},
+        records={name: _pairs(record) for name, record in _dict(found["records"])},
         meta=_pairs(found["meta"]),
         totals={name: int(n) for name, n in _pairs(found["metrics"]).items()},
         counted={name: int(n) for name, n in _dict(found["counted"])},

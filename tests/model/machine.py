@@ -12,12 +12,8 @@ from django_emq import scripts, upkeep
 from django_emq.jobs import NewJob, UniqueKey
 from django_emq.keys import reserve_keys
 from tests.model.look import pass_ms
-from tests.model.sides import Sides, queues
-
-# A wait is a number of these, and time passes in these and a little: so a time that has come, and
-# one that has not, are never so close that the run time of an example could blur them.
-UNIT = 1_000_000
-A_LITTLE = 1_000
+from tests.model.sides import A_LITTLE, UNIT, queues
+from tests.model.ticking import RepeatRules
 
 WORKERS = ("w1", "w2", "w3")
 PRODUCERS = ("p1", "p2")
@@ -41,7 +37,7 @@ unique = st.sampled_from(
 )
 
 
-class Machine(Sides):
+class Machine(RepeatRules):
     """One queue. What each rule does is done on both sides."""
 
     @initialize(waiting=st.integers(1, 4), held=st.integers(1, 3))

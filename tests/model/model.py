@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
+from django_emq.repeats import Tick
 from tests.model.base import CLAIMS_MS, GONE, HELD, KEY, NEVER, SENT_MS, STATE, Job
 from tests.model.look import SETS, Ms, whole
+from tests.model.repeating import Repeating
 from tests.model.unique import Unique
 
 FENCE_MS = 3_600_000
 
 
-class Swept(Unique):
+class Swept(Unique, Repeating):
     """Admission, claims, and what sweepers do."""
 
-    def enqueue(self, jobs: list[Any], *, request: str, producer: str) -> list[Any]:
+    def enqueue(
+        self, jobs: list[Any], *, request: str, producer: str, tick: Tick | None = None
+    ) -> Any:
         last, ends, verdicts = self.sent.get(producer, (None, NEVER, []))
         if last == request and not self.due(ends):
             return verdicts
+        if self.refuses(tick):
+            return STATE
         first, verdicts = self.first_due(), []
         for new in jobs:
             if not new.id.startswith("JOB"):
@@ -27,6 +33,9 @@ class Swept(Unique):
             else:
                 self.admit(new, first)
                 verdicts.append(1)
+        self.ticked(
+            tick, [new.id for new, verdict in zip(jobs, verdicts, strict=True) if verdict == 1]
+        )
         self.sent[producer] = (request, self.now.plus(SENT_MS), verdicts)
         return verdicts
 
@@ -67,7 +76,7 @@ class Swept(Unique):
                 before = [job.row.get("worker", ""), whole(job.row.get("started_at"))]
                 job.row["claims"] += "@".join(before) + "\n"
             fields = {"attempts": job.token + 1, "worker": worker, "started_at": self.now}
-            if resource := job.row.get("fence_key"):
+            if (resource := job.row.get("fence_key")) is not None:
                 fields["fence"] = self._raise(resource)
             self.move(job, "active", self.now, **fields)
             answer.append(self._lease(job, lease_ms))
@@ -153,8 +162,8 @@ class Swept(Unique):
         self.count("dead", len(dead))
         self.keep_cap()
         held = self.inside("active")
-        # No chain leads to another queue here, and there is no schedule.
-        return self._until(held[0].score) if held else -1, back, dead, 0, -1
+        # No chain leads to another queue here.
+        return self._until(held[0].score) if held else -1, back, dead, 0, self.until_tick()
 
     def trim(self, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
         over = self.lapsed("done", batch)
@@ -258,6 +267,7 @@ class Model(Swept):
             return True
         self.totals.clear()
         self.meta.clear()
+        self.repeats.clear()
         self.wake, self.used = False, 0
         return False
 

@@ -46,6 +46,11 @@ RARE = (
     "pause",
     "limit",
     "ask",
+    "repeat_register",
+    "repeat_cancel",
+    "repeat_advance",
+    "repeat_due",
+    "tick",
 )
 # What else has to happen before a defect of a script can show.
 FRIENDS = {

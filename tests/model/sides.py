@@ -24,6 +24,11 @@ REFUSALS = (STALE, GONE, HELD, STATE, KEY, "KindRefused", "RateLimited")
 
 queues = itertools.count()
 
+# A wait is a number of these, and time passes in these and a little: so a time that has come, and
+# one that has not, are never so close that the run time of an example could blur them.
+UNIT = 1_000_000
+A_LITTLE = 1_000
+
 
 class Sides(RuleBasedStateMachine):
     """One queue. `do` carries a verb out on both sides, and compares all that there is."""
@@ -94,6 +99,10 @@ class Sides(RuleBasedStateMachine):
         self._same(found.logs, logs, "logs")
         held = {d: i for d, (i, ends) in model.keys.items() if ends is NEVER or not model.due(ends)}
         self._same(found.keys, held, "unique keys")
+        times = {name: at for name, (at, _) in model.repeats.items()}
+        self._same(found.repeats, times, "schedules")
+        records = {name: texts(record) for name, (_, record) in model.repeats.items()}
+        self._same(found.records, records, "records of schedules")
         self._same(found.meta, texts(model.meta), "meta")
         self._same(found.wake, int(model.wake), "wake")
         open_ = model.used and not model.due(model.window_ends)
@@ -119,6 +128,9 @@ class Sides(RuleBasedStateMachine):
                 if name in job.row:
                     at = float(found.rows[job.id][name])
                     job.row[name] = Ms(at, at)
+        for name, (_, record) in self.model.repeats.items():
+            if "last_at" in record:
+                record["last_at"] = Ms(*[float(found.records[name]["last_at"])] * 2)
         for resource, (number, ends) in self.model.fences.items():
             rows = [j.row for j in self.model.jobs.values() if j.row.get("fence_key") == resource]
             exact = [r["fence"] for r in rows if "fence" in r and number.has(r["fence"].low)]
