@@ -12,9 +12,10 @@ from django_emq.conf import settings as conf
 from django_emq.exceptions import InvalidOption, JobGone, StaleToken
 from django_emq.models import Effect
 from django_emq.testing import EmqMixin
+from tests.conformance.wire import pass_ms
 from tests.probe import effects as tasks
 from tests.probe.models import Payment
-from tests.probe.tasks import mark_planned
+from tests.probe.tasks import mark, mark_planned
 
 pytestmark = pytest.mark.django_db
 
@@ -337,3 +338,18 @@ def test_explore_bounds_what_it_tries(emq, monkeypatch):
     monkeypatch.setattr("django_emq.testing.sandbox.POINTS_MAX", 3)
     with pytest.raises(AssertionError, match="points, more than 3"):
         emq.explore(lambda: tasks.pay.enqueue(1, 100), one_payment)
+
+
+def test_a_job_that_falls_due_between_two_looks(emq, probe, monkeypatch):
+    """It was not due when a job was asked for, and is when the time until it is asked for."""
+    mark.using(run_in=0.05).enqueue("a")
+    run_next = emq._run_next
+
+    def slowly():
+        ran = run_next()
+        pass_ms(emq._client, 60)
+        return ran
+
+    monkeypatch.setattr(emq, "_run_next", slowly)
+    emq.run_until_empty(scheduled=True)
+    assert probe.marks() == ["a"]

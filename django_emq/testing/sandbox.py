@@ -211,10 +211,22 @@ class Sandbox:
                 if raises and one.error is not None and not isinstance(one.error, Verdict):
                     raise one.error
                 continue
-            waits = [job.due_in for job in self.waiting() if scheduled and job.due_in]
-            if not waits:
+            wait = self._until_due() if scheduled else None
+            if wait is None:
                 return ran
-            self.advance(min(waits) + 0.001)
+            self.advance(wait + 0.001)
+
+    def _until_due(self) -> float | None:
+        """Seconds until the next job of a schedule is due, 0 for one that is; None for none.
+
+        Not of a paused queue, which gives it to nobody.
+        """
+        waits = []
+        for name in inspector.queues(self._client):
+            if not self._client.raw.hexists(queue_keys(name, self.prefix).meta, "paused"):
+                rows = inspector.page(self._client, name, "schedule", size=1).rows
+                waits += [max(row.left_s or 0.0, 0.0) for row in rows]
+        return min(waits, default=None)
 
     @contextmanager
     def inline(self) -> Iterator[None]:

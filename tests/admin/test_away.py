@@ -66,7 +66,7 @@ ACTS = [
             "set": "dead",
             "ids": ["JOB1"],
             "confirm": "1",
-            "state": '[[0, ""], null, 0, 0, 0, 0, 0]',
+            "state": '[[0, ""], null, 0, 0, 0, 0, 0, 0]',
         },
     ),
     ("queue_pause", {"to": "pause"}),
@@ -124,7 +124,7 @@ def test_an_action_that_is_cut_off_half_way(operator, client, queue, monkeypatch
             "scope": "selected",
             "ids": yard.dead,
             "confirm": "yes",
-            "state": '[[0, ""], null, 4, 0, 0, 0, 0]',
+            "state": '[[0, ""], null, 4, 0, 0, 0, 0, 0]',
         },
     )
     assert page.status_code == 503

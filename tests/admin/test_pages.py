@@ -344,7 +344,7 @@ def test_a_site_of_ones_own(db, client, yard, rf):
             assert "/admin/django_emq/" not in page.content.decode()
         sent = {
             "action": "remove", "set": "dead", "ids": yard.dead[:1], "confirm": "1",
-            "state": '[[0, ""], null, 0, 0, 0, 0, 0]',
+            "state": '[[0, ""], null, 0, 0, 0, 0, 0, 0]',
         }  # fmt: skip
         answer = browser.post(f"/backstage/django_emq/queue/{yard.queue}/act/", sent)
         assert answer["Location"] == f"/backstage/django_emq/queue/{yard.queue}/dead/"

@@ -47,7 +47,7 @@ def form(action, name, yard, **more):
 
 
 def confirmed(action, name, yard):
-    state = '[[0, ""], null, 0, 0, 0, 0, 0]'
+    state = '[[0, ""], null, 0, 0, 0, 0, 0, 0]'
     return form(action, name, yard, confirm="yes", state=state)
 
 
@@ -231,7 +231,7 @@ def test_forged_ids_change_nothing(operator, client, yard, whole, ids):
         {"action": ""},
         {"confirm": "yes", "state": ""},
         {"confirm": "yes", "state": "[1]"},
-        {"confirm": "yes", "state": '["a", null, 0, 0, 0, 0, 0]'},
+        {"confirm": "yes", "state": '["a", null, 0, 0, 0, 0, 0, 0]'},
         {"ids": [f"x{n}" for n in range(600)]},
     ],
 )
