@@ -59,6 +59,7 @@ def environment(**changes: str) -> dict[str, str]:
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # hundreds of processes compile once, wherever they run
         "PYTHONWARNINGS": "error",
         "LOG_LEVEL": "INFO",
         **changes,
