@@ -75,10 +75,16 @@ class Reaper:
         """
         pause = self.interval * random.uniform(0.75, 1.0)
         trim = monotonic() >= self._trim_at
+        failure: EmqError | None = None
         if monotonic() >= self._declare_at:
             self._declare_at = monotonic() + SOON
-            self._unless_refused("schedules of the code are not entered", self.declare, None)
-            self._declare_at = monotonic() + DECLARE_EVERY
+            try:
+                self._unless_refused("schedules of the code are not entered", self.declare, None)
+                self._declare_at = monotonic() + DECLARE_EVERY
+            except EmqError as error:  # where one node is away, the queues of others are swept
+                if not self.client.shards:
+                    raise
+                failure = error
 
         def sweep(queue: str) -> None:
             nonlocal pause
@@ -90,6 +96,8 @@ class Reaper:
         if trim:
             # Nothing is kept for more than half as long again as it shall be.
             self._trim_at = monotonic() + min(TRIM_EVERY, settings().dead_ttl / 2)
+        if failure is not None:
+            raise failure
         return pause
 
     def declare(self) -> None:
