@@ -13,9 +13,9 @@ lacking=$(tests/setup.sh test)
 lacks() { echo "$lacking" | grep -qx "$1"; }
 left_out=""
 
-# Three tests at a time, on two cores: most of them wait for processes. Each third has a server and a
-# database of its own, and a file's tests stay together, in the order that conftest.py gives the files.
-set -- -n 3 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --cov-fail-under=95
+# Two tests at a time: most of them wait for processes. Each half has a server and a database of
+# its own, and a file's tests stay together, in the order that conftest.py gives the files.
+set -- -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=term --cov-fail-under=95
 without=""
 for marker in postgresql browser namespaces; do
     package=$marker
