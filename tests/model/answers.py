@@ -26,14 +26,19 @@ def plain(answer: Any) -> Any:
 
 
 def texts(row: dict[str, Any]) -> dict[str, Any]:
-    """Fields of the model as the server stores them; instants stay what they are."""
-    return {name: v if isinstance(v, Ms) else str(v) for name, v in row.items()}
+    """Fields of the model as the server stores them; what is not known exactly stays what it is."""
+    return {name: v if isinstance(v, Ms | frozenset) else str(v) for name, v in row.items()}
 
 
 def matches(found: Any, expected: Any) -> bool:
-    """Whether what was found is what was expected, all the way down; an `Ms` has bounds."""
+    """Whether what was found is what was expected, all the way down.
+
+    An `Ms` has bounds; of a frozenset it is any one.
+    """
     if isinstance(expected, Ms):
         return expected.has(float(found))
+    if isinstance(expected, frozenset):
+        return found in expected
     if isinstance(expected, dict):
         same = found.keys() == expected.keys()
         return same and all(matches(found[name], value) for name, value in expected.items())

@@ -18,7 +18,8 @@ STALE, GONE, HELD, STATE = "StaleToken", "JobGone", "JobHeld", "NotInState"
 KEY = "KeyHeld"
 SENT_MS, CLAIMS_MS = 120_000, 600_000  # how long calls are remembered
 NEVER = Ms(float("inf"), float("inf"))
-TIMES = ("started_at", "finished_at", "unique_since", "due")  # fields that are instants
+# Fields that are instants.
+TIMES = ("started_at", "finished_at", "unique_since", "due", "expires_at")
 
 
 @dataclass

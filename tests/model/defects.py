@@ -239,4 +239,31 @@ def _of_resources() -> list[Defect]:
     return [Defect("two claims for a resource get one number", "claim", (raised,))]
 
 
-DEFECTS = _defects() + _of_unique_keys() + _of_resources()
+def _of_expiry() -> list[Defect]:
+    found = []
+
+    def defect(script: str, what: str, *swaps: tuple[str, str], friends: str = "") -> None:
+        found.append(Defect(what, script, swaps, ("enqueue_tied", *friends.split())))
+
+    defect("claim", "an expired job is handed out", ("if late < 0 then", "if true then"))
+    defect(
+        "claim", "what is still in its time expires", ("if late < 0 then", "if late ~= late then")
+    )
+    defect("claim", "an expired job leaves no mark", ("'settled', 'expire'", "'unmarked', '1'"))
+    expired = ("  free(id)\n  note('died', id, token, why)", "  note('died', id, token, why)")
+    defect("claim", "an expired job keeps its unique key", expired)
+    defect("claim", "expired jobs fill the morgue", ("  keep_cap()\n", ""))
+    wake = (" and buried + expired == 0 then", " then")
+    defect("claim", "what waited behind an expired job wakes nobody", wake)
+    defect("claim", "the counter expired is not raised", ("tally('expired'", "tostring('no'"))
+    defect(
+        "reprocess",
+        "the expiry of the last life stays",
+        ("'finished_at', 'expires_at'", "'finished_at'"),
+    )
+    for verb in ("enqueue", "enqueue_unique"):
+        defect(verb, "an expiry counts from 1970", ("'%.0f', now + tonumber(", "'%.0f', tonumber("))
+    return found
+
+
+DEFECTS = _defects() + _of_unique_keys() + _of_resources() + _of_expiry()

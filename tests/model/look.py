@@ -67,6 +67,7 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
     back(key, 'finished_at')
     back(key, 'unique_since')
     back(key, 'due')
+    back(key, 'expires_at')
   elseif kind == 'string' and left >= 0 then
     redis.call('PEXPIRE', key, math.max(left - ms, 0))
   end

@@ -118,6 +118,26 @@ class Machine(Sides):
             jobs.append(NewJob(self.id(pick), "again", 0, "", (), jobs[0].unique))
         self._enqueue(producer, jobs, "enqueue_unique")
 
+    @rule(
+        producer=st.sampled_from(PRODUCERS),
+        later=st.booleans(),
+        wait=units,
+        expires=st.sampled_from(("+", "at", "past")),
+        priority=st.sampled_from((0, 5)),
+        maximum=st.booleans(),
+        key=st.sampled_from((None, None, "a", "b")),
+        keep_last=st.booleans(),
+    )
+    def enqueue_tied(self, producer, later, wait, expires, priority, maximum, key, keep_last):
+        """A job that has no time for ever; it may have a unique key."""
+        at = {"+": f"+{wait}", "at": f"{self.time + wait:.0f}", "past": f"{self.time - wait:.0f}"}
+        fields = ("expires_at", at[expires], "ties", "1", *(("max_attempts", 2) * maximum))
+        mode = ("finish", 0, "keep_last") if keep_last else ("start", 0, "replace")
+        unique = UniqueKey(key, *mode, 0) if key else ()
+        due = f"+{UNIT}" if later else ""
+        job = NewJob(self._mint(), "in time", priority, due, fields, unique)
+        self._enqueue(producer, [job], "enqueue_unique" if key else "enqueue")
+
     @rule(producer=st.sampled_from(PRODUCERS))
     def enqueue_again(self, producer):
         """The reply was lost: the same call again."""

@@ -9,6 +9,7 @@ from tests.model.look import SETS, Ms, whole
 from tests.model.unique import Unique
 
 FENCE_MS = 3_600_000
+LAST_LIFE = ("failures", "stalls", "last_error", "traceback", "finished_at", "expires_at")
 
 
 class Swept(Unique):
@@ -34,6 +35,8 @@ class Swept(Unique):
         row = {"attempts": 0, "payload": new.payload}
         row |= {"priority": new.priority} if new.priority else {}
         row |= dict(zip(new.fields[::2], new.fields[1::2], strict=True))
+        if "expires_at" in row:
+            row["expires_at"] = self.instant(row["expires_at"])
         job = self.jobs[new.id] = Job(new.id, row, "", Ms(0, 0))
         due = due or self.instant(new.due)
         if due.low > self.now.high:
@@ -59,25 +62,48 @@ class Swept(Unique):
         for job in ready:
             self.move(job, "pending")
         self.count("promoted", len(ready))
-        taken = self.inside("pending")[:wanted]
-        answer = []
-        for job in taken:
+        taken: list[Job] = []
+        expired, answer = False, []
+        for job in self.inside("pending"):
+            if len(taken) == wanted:
+                break
+            if self.due(job.row.get("expires_at", NEVER)):
+                self._expire(job)
+                expired = True
+                continue
+            taken.append(job)
             job.row.pop("settled", None)
             if job.token and "claims" in job.row:
                 before = [job.row.get("worker", ""), whole(job.row.get("started_at"))]
                 job.row["claims"] += "@".join(before) + "\n"
             fields = {"attempts": job.token + 1, "worker": worker, "started_at": self.now}
-            if resource := job.row.get("fence_key"):
+            if (resource := job.row.get("fence_key")) is not None:
                 fields["fence"] = self._raise(resource)
             self.move(job, "active", self.now, **fields)
             answer.append(self._lease(job, lease_ms))
             self.note("claimed", job.id, job.token)
+        self.keep_cap()
         self.count("claimed", len(taken))
         if taken:
             given = [(job.id, job.token) for job in taken]
             self.given[worker] = (request, self.now.plus(CLAIMS_MS), given)
             self._use(len(taken))
-        return self._leave(limited, window, len(taken) < count), answer
+        return self._leave(limited, window, len(taken) < count, expired), answer
+
+    def _expire(self, job: Job) -> None:
+        """The time of a job was over before it could run."""
+        ended = job.row["expires_at"]
+        low, high = self.now.low - ended.high, self.now.high - ended.low
+        tenths = range(int(low // 100), int(high // 100) + 2)
+        last = f". The last error was: {job.row['last_error']}" if "last_error" in job.row else ""
+        why = frozenset(
+            f"expired: its time was over {n / 10:.1f} s before it could run{last}" for n in tenths
+        )
+        fields = {"settled": "expire", "last_error": why, "finished_at": self.now}
+        self.move(job, "dead", self.now, **fields)
+        self.count("expired")
+        self.count("dead")
+        self.note("died", job.id, job.token)
 
     def _raise(self, resource: str) -> Ms:
         """A number above the last one, and never below the clock."""
@@ -114,10 +140,13 @@ class Swept(Unique):
                 self.used, self.window_ends = 0, self.now.plus(self.meta["duration"])
             self.used += n
 
-    def _leave(self, limited: bool, window: Ms | None, short: bool) -> Any:
+    def _leave(self, limited: bool, window: Ms | None, short: bool, expired: bool) -> Any:
         """Pass the wake on; answer when to look again."""
         left = self.inside("pending")
-        self.wake = bool(left) and (self.wake or not limited)
+        if left:
+            self.ring(not limited)
+        elif not expired:  # else what waited behind an expired job may be due
+            self.hush()
         at = self.first_due() if short else NEVER
         if short and left and window and window < at:
             at = window
@@ -180,7 +209,7 @@ class Model(Swept):
                 self.keys[self.key_of(job)] = (job.id, NEVER)
                 for name in ("behind", "due", "heir", "unique_since", "duplicates"):
                     job.row.pop(name, None)
-            for name in ("failures", "stalls", "last_error", "traceback", "finished_at"):
+            for name in LAST_LIFE:
                 job.row.pop(name, None)
             self.move(job, "pending", settled="reprocess")
             self.ring()

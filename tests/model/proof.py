@@ -25,6 +25,7 @@ EXAMPLES, STEPS = 2000, 50
 # A short pass leaves most verbs out that cannot meet the broken one. These and their like stay:
 # enqueue, claim, complete, reap, and time.
 RARE = (
+    "enqueue_tied",
     "enqueue_unique",
     "retry",
     "snooze",

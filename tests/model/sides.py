@@ -19,7 +19,7 @@ from tests.model.base import GONE, HELD, KEY, NEVER, STALE, STATE, TIMES
 from tests.model.look import Ms, look
 from tests.model.model import Model
 
-DEADLY = ("retry", "bury", "reap", "cancel")
+DEADLY = ("retry", "bury", "reap", "cancel", "claim")
 REFUSALS = (STALE, GONE, HELD, STATE, KEY, "KindRefused", "RateLimited")
 
 queues = itertools.count()
@@ -119,6 +119,8 @@ class Sides(RuleBasedStateMachine):
                 if name in job.row:
                     at = float(found.rows[job.id][name])
                     job.row[name] = Ms(at, at)
+            if isinstance(job.row.get("last_error"), frozenset):
+                job.row["last_error"] = found.rows[job.id]["last_error"]
         for resource, (number, ends) in self.model.fences.items():
             rows = [j.row for j in self.model.jobs.values() if j.row.get("fence_key") == resource]
             exact = [r["fence"] for r in rows if "fence" in r and number.has(r["fence"].low)]
