@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django_emq.chains import unpacked
 from django_emq.exceptions import EmqError
 from django_emq.jobs import Claims, Conflict, Reaped
 from tests.model.look import Ms
@@ -20,7 +21,9 @@ def plain(answer: Any) -> Any:
         return " ".join(answer)
     if isinstance(answer, Reaped):
         return tuple(answer)
-    if isinstance(answer, list):
+    if isinstance(answer, dict):
+        return {job_id.decode(): unpacked(text) for job_id, text in answer.items()}
+    if isinstance(answer, list | tuple):
         return [plain(item) for item in answer]
     return answer
 

@@ -46,6 +46,8 @@ class Base:
     def __init__(self) -> None:
         self.now = Ms(0, 0)  # of the call that is under way
         self.jobs: dict[str, Job] = {}
+        self.known: set[str] = set()  # the ids that were there before the call
+        self.away: dict[str, list[Any]] = {}  # next jobs that belong to other queues
         self.totals: Counter[str] = Counter()
         self.trail: list[tuple[str, str, str]] = []  # event, id, token: of the last call
         self.dead_max = 10_000

@@ -266,4 +266,46 @@ def _of_expiry() -> list[Defect]:
     return found
 
 
-DEFECTS = _defects() + _of_unique_keys() + _of_resources() + _of_expiry()
+def _of_chains() -> list[Defect]:
+    found = []
+
+    def defect(script: str, what: str, *swaps: tuple[str, str]) -> None:
+        found.append(Defect(what, script, swaps, ("enqueue_tied", "reprocess")))
+
+    kept = ("chained[#chained + 1] = {id, nexts}", "")
+    defect("complete", "the next job is not admitted", kept)
+    for verb, jobs in {"bury": "move[6]", "retry": "move[7]", "reap": "nexts[id]"}.items():
+        defect(verb, "the next job is not admitted", (f"admit_after(id, {jobs})", ""))
+        success = ("hung(id, 'on_failure'", "hung(id, 'on_success'")
+        defect(verb, "a failure admits what hangs on the success", success)
+        once = ("redis.call('HDEL', jobs .. id, 'on_failure')", "")
+        defect(verb, "each death admits the same jobs", once)
+    failure = ("hung(id, 'on_success'", "hung(id, 'on_failure'")
+    defect("complete", "a success admits what hangs on the failure", failure)
+    defect(
+        "retry",
+        "a failure that is no death admits the next job",
+        ("    if dies then\n      nexts =", "    if true then\n      nexts ="),
+        ("note('failed', id, token, message)", "admit_after(id, move[7])"),
+    )
+    for verb in ("complete", "retry", "reap"):
+        there = ("and redis.call('EXISTS', jobs .. job[2]) == 0 then", "then")
+        defect(verb, "a next job that is there is admitted again", there)
+        defect(verb, "nobody is woken for the next job", ("if ready > 0 and", "if false and"))
+        delay = ("due and now + due or tonumber(job[5]) or 0", "0")
+        defect(verb, "a next job comes before its time", delay)
+        here = ("if job[1] ~= '' then", "if false then")
+        defect(verb, "the next job of another queue comes into this one", here)
+        expiry = ("string.format('%.0f', now + ms)", "ms")
+        defect(verb, "the expiry of the next job counts from 1970", expiry)
+    value = ("(left[id] == '' and 'null' or left[id])", "'null'")
+    defect("complete", "what the job returned is not passed on", value)
+    again = ("redis.call('HDEL', jobs .. id, 'on_success', 'on_failure')", "")
+    defect("complete", "a kept row keeps what hung on it", again)
+    defect(
+        "onward", "what is there by now is told again", ("redis.call('HDEL', onward, ARGV[i])", "")
+    )
+    return found
+
+
+DEFECTS = _defects() + _of_unique_keys() + _of_resources() + _of_expiry() + _of_chains()

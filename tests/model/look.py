@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from books import SETS
 
+from django_emq.chains import unpacked
 from django_emq.connections import Client
 from django_emq.keys import Keys
 
@@ -20,6 +21,7 @@ local answer = {
   wake = redis.call('LLEN', base .. 'wake'),
   meta = redis.call('HGETALL', base .. 'meta'),
   metrics = redis.call('HGETALL', base .. 'metrics'),
+  onward = redis.call('HGETALL', base .. 'onward'),
   limiter = redis.call('GET', base .. 'limiter') or '0',
   trail = redis.call('XRANGE', base .. 'trail', since, '+'),
 }
@@ -44,8 +46,8 @@ end
 return cjson.encode(answer)
 """
 
-# Every time that the queue has stored, moved back. Counters of a minute stay in theirs: nothing
-# is decided by them.
+# Every time that the queue has stored, moved back. Counters of a minute stay in theirs, and times
+# of jobs for other queues: nothing is decided by them here.
 _PASS = """
 local base, ms = ARGV[1], tonumber(ARGV[2])
 local function back(key, field)
@@ -106,6 +108,7 @@ class Look:
     rows: dict[str, dict[str, str]]
     logs: dict[str, list[str]]
     keys: dict[str, str]  # unique keys: the digest, and who holds it
+    onward: dict[str, list[str]]  # next jobs that belong to other queues
     meta: dict[str, str]
     totals: dict[str, int]
     counted: dict[str, int]  # the same, summed over the minutes
@@ -129,6 +132,7 @@ def look(client: Client, keys: Keys, since: str) -> Look:
         rows={job_id: _pairs(row) for job_id, row in _dict(found["rows"])},
         logs=dict(_dict(found["logs"])),
         keys=dict(_dict(found["keys"])),
+        onward={i: unpacked(t.encode()) for i, t in _pairs(found["onward"]).items()},
         meta=_pairs(found["meta"]),
         totals={name: int(n) for name, n in _pairs(found["metrics"]).items()},
         counted={name: int(n) for name, n in _dict(found["counted"])},

@@ -31,23 +31,6 @@ class Swept(Unique):
         self.sent[producer] = (request, self.now.plus(SENT_MS), verdicts)
         return verdicts
 
-    def admit(self, new: Any, first: Ms, due: Ms | None = None) -> Job:
-        row = {"attempts": 0, "payload": new.payload}
-        row |= {"priority": new.priority} if new.priority else {}
-        row |= dict(zip(new.fields[::2], new.fields[1::2], strict=True))
-        if "expires_at" in row:
-            row["expires_at"] = self.instant(row["expires_at"])
-        job = self.jobs[new.id] = Job(new.id, row, "", Ms(0, 0))
-        due = due or self.instant(new.due)
-        if due.low > self.now.high:
-            self.move(job, "schedule", due)
-            self.ring(self.before(due, first))
-        else:
-            self.move(job, "pending")
-            self.ring()
-        self.count("enqueued")
-        return job
-
     def claim(
         self, *, worker: str, request: str, lease_ms: int, count: int = 1, due: int = 200
     ) -> tuple[Any, list[Any]]:
@@ -165,6 +148,7 @@ class Swept(Unique):
 
     def reap(self, *, max_stalls: int, batch: int = 500) -> tuple[Any, ...]:
         back, dead = [], []
+        self.known = set(self.jobs)
         for job in self.lapsed("active", batch):
             stalls = job.number("stalls", 0) + 1
             if stalls >= job.number("max_stalls", max_stalls):
@@ -172,6 +156,7 @@ class Swept(Unique):
                 fields = {"stalls": stalls, "finished_at": self.now, "last_error": reason}
                 self.move(job, "dead", self.now, **fields)
                 self.note("died", job.id, job.token)
+                self.after_failure(job, reason)
                 dead.append(job.id)
             else:
                 self.move(job, "pending", stalls=stalls)
@@ -182,8 +167,8 @@ class Swept(Unique):
         self.count("dead", len(dead))
         self.keep_cap()
         held = self.inside("active")
-        # No chain leads to another queue here, and there is no schedule.
-        return self._until(held[0].score) if held else -1, back, dead, 0, -1
+        until = self._until(held[0].score) if held else -1
+        return until, back, dead, len(self.away), -1  # there is no schedule
 
     def trim(self, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
         over = self.lapsed("done", batch)
@@ -287,6 +272,7 @@ class Model(Swept):
             return True
         self.totals.clear()
         self.meta.clear()
+        self.away.clear()
         self.wake, self.used = False, 0
         return False
 

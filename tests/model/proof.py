@@ -36,6 +36,7 @@ RARE = (
     "progress",
     "log",
     "promote",
+    "onward",
     "trim",
     "reprocess",
     "requeue",

@@ -94,6 +94,7 @@ class Sides(RuleBasedStateMachine):
         self._same(found.logs, logs, "logs")
         held = {d: i for d, (i, ends) in model.keys.items() if ends is NEVER or not model.due(ends)}
         self._same(found.keys, held, "unique keys")
+        self._same(found.onward, model.away, "onward")
         self._same(found.meta, texts(model.meta), "meta")
         self._same(found.wake, int(model.wake), "wake")
         open_ = model.used and not model.due(model.window_ends)
@@ -121,6 +122,10 @@ class Sides(RuleBasedStateMachine):
                     job.row[name] = Ms(at, at)
             if isinstance(job.row.get("last_error"), frozenset):
                 job.row["last_error"] = found.rows[job.id]["last_error"]
+        for job_id, parts in self.model.away.items():
+            stored = zip(found.onward[job_id], parts, strict=True)
+            exact = [Ms(float(v), float(v)) if isinstance(p, Ms) else v for v, p in stored]
+            self.model.away[job_id] = exact
         for resource, (number, ends) in self.model.fences.items():
             rows = [j.row for j in self.model.jobs.values() if j.row.get("fence_key") == resource]
             exact = [r["fence"] for r in rows if "fence" in r and number.has(r["fence"].low)]
