@@ -308,4 +308,52 @@ def _of_chains() -> list[Defect]:
     return found
 
 
-DEFECTS = _defects() + _of_unique_keys() + _of_resources() + _of_expiry() + _of_chains()
+# Where a script tells who waits for the end of a job.
+TELLS = {
+    **dict.fromkeys(("bury", "cancel"), "\n  tell(id, 'dead')\n"),
+    "complete": "\n  tell(id, 'done')\n",
+    "discard": "\n  tell(id, 'discarded')\n",
+    "enqueue_unique": "\n  tell(id, 'replaced')\n",
+    "retry": "\n    tell(id, 'dead')\n",
+    **dict.fromkeys(("remove", "drain"), "\n    tell(id, 'removed')\n"),
+    "reap": "\n      tell(id, 'dead')\n",
+    "obliterate": "\n      tell(id, 'removed')\n",
+    "claim": "\n  tell(id, 'dead')\n  return",
+}
+
+
+def _of_waiters() -> list[Defect]:
+    found = []
+
+    def defect(script: str, what: str, *swaps: tuple[str, str]) -> None:
+        friends = ("wait", "enqueue_tied") if script == "claim" else ("wait", "enqueue_unique")
+        found.append(Defect(what, script, swaps, friends))
+
+    for script, call in TELLS.items():
+        after = "\n  return" if script == "claim" else "\n"
+        defect(script, "who waits is not told", (call, after))
+    for script in ("complete", "bury", "discard"):
+        ends = ("redis.pcall('PEXPIRE', list, 60000)", "")
+        defect(script, "the list of a waiter never ends", ends)
+        defect(
+            script,
+            "who waits is told twice",
+            ("redis.pcall('RPUSH', list, word)", "redis.pcall('RPUSH', list, word, word)"),
+        )
+    defect("bury", "who was told waits on", ("redis.pcall('HDEL', jobs .. id, 'waiters')", ""))
+    defect("wait", "who asks again is noted again", ("if name == waiter then", "if false then"))
+    defect("wait", "any number may wait", ("math.max(#names - keep, 0) + 1", "1"))
+    defect("wait", "the row does not say that somebody waits", ("'ties', '1', ", ""))
+    over = ("or state == 'dead' or state == 'done' then", "then")
+    defect("wait", "it is waited for a job that has ended", over)
+    return found
+
+
+DEFECTS = [
+    *_defects(),
+    *_of_unique_keys(),
+    *_of_resources(),
+    *_of_expiry(),
+    *_of_chains(),
+    *_of_waiters(),
+]

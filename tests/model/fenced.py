@@ -69,7 +69,7 @@ class Fenced(Tied):
                 fields = {"settled": "complete", "finished_at": self.now, "result": item[2]}
                 self.move(job, "done", end, **fields)
             else:
-                self.forget([job])
+                self.forget([job], "done")
             return 1
 
         verdicts = self._settle("complete", items, act)
@@ -148,7 +148,7 @@ class Fenced(Tied):
 
     def discard(self, items: list[Any]) -> list[Any]:
         def act(job: Job, item: Any) -> int:
-            self.count("discarded", self.forget([job]))
+            self.count("discarded", self.forget([job], "discarded"))
             return 1
 
         return self._settle("discard", items, act)

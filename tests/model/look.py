@@ -17,7 +17,7 @@ local base, since = ARGV[1], ARGV[2]
 local time = redis.call('TIME')
 local answer = {
   time = time[1] * 1000 + math.floor(time[2] / 1000),
-  sets = {}, rows = {}, logs = {}, counted = {}, keys = {},
+  sets = {}, rows = {}, logs = {}, counted = {}, keys = {}, told = {},
   wake = redis.call('LLEN', base .. 'wake'),
   meta = redis.call('HGETALL', base .. 'meta'),
   metrics = redis.call('HGETALL', base .. 'metrics'),
@@ -34,6 +34,9 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
     answer.logs[id] = redis.call('LRANGE', key, 0, -1)
   elseif id then
     answer.rows[id] = redis.call('HGETALL', key)
+  elseif string.find(key, ':waiter:') then
+    local ends = redis.call('PTTL', key) >= 0 and 'ends' or 'stays'
+    answer.told[string.match(key, '%w+$')] = {ends, unpack(redis.call('LRANGE', key, 0, -1))}
   elseif string.find(key, ':unique:') then
     answer.keys[string.match(key, '%w+$')] = redis.call('GET', key)
   elseif string.find(key, ':metrics:%d') then
@@ -70,7 +73,7 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
     back(key, 'unique_since')
     back(key, 'due')
     back(key, 'expires_at')
-  elseif kind == 'string' and left >= 0 then
+  elseif left >= 0 and (kind == 'string' or kind == 'list') then
     redis.call('PEXPIRE', key, math.max(left - ms, 0))
   end
 end
@@ -108,6 +111,7 @@ class Look:
     rows: dict[str, dict[str, str]]
     logs: dict[str, list[str]]
     keys: dict[str, str]  # unique keys: the digest, and who holds it
+    told: dict[str, list[str]]  # by waiter: whether it ends by itself, and the words
     onward: dict[str, list[str]]  # next jobs that belong to other queues
     meta: dict[str, str]
     totals: dict[str, int]
@@ -132,6 +136,7 @@ def look(client: Client, keys: Keys, since: str) -> Look:
         rows={job_id: _pairs(row) for job_id, row in _dict(found["rows"])},
         logs=dict(_dict(found["logs"])),
         keys=dict(_dict(found["keys"])),
+        told=dict(_dict(found["told"])),
         onward={i: unpacked(t.encode()) for i, t in _pairs(found["onward"]).items()},
         meta=_pairs(found["meta"]),
         totals={name: int(n) for name, n in _pairs(found["metrics"]).items()},

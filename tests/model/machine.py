@@ -337,6 +337,12 @@ class Machine(Sides):
 
         self._compare(step)
 
+    @rule(picks=some, waiter=letters, keep=st.sampled_from((200, 1)))
+    def wait(self, picks, waiter, keep):
+        """Somebody waits for the ends of some jobs."""
+        for pick in picks:
+            self.do("wait", self.id(pick), waiter, keep=keep)
+
     @rule(pick=picks, worker=st.sampled_from(WORKERS), there=st.booleans(), value=letters)
     def ask(self, pick, worker, there, value):
         """What only looks, and what is beside the queue."""

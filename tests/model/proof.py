@@ -45,6 +45,7 @@ RARE = (
     "drain",
     "obliterate",
     "update",
+    "wait",
     "pause",
     "limit",
     "ask",

@@ -94,6 +94,10 @@ class Sides(RuleBasedStateMachine):
         self._same(found.logs, logs, "logs")
         held = {d: i for d, (i, ends) in model.keys.items() if ends is NEVER or not model.due(ends)}
         self._same(found.keys, held, "unique keys")
+        told = {
+            w: ["ends", *words] for w, (words, end) in model.waiting.items() if not model.due(end)
+        }
+        self._same(found.told, told, "words for waiters")
         self._same(found.onward, model.away, "onward")
         self._same(found.meta, texts(model.meta), "meta")
         self._same(found.wake, int(model.wake), "wake")

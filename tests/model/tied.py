@@ -1,4 +1,4 @@
-"""The model's chains: what hangs on the end of a job, and is admitted by the step that ends it."""
+"""The model's rows that others hang on: the next jobs of a chain, and who waits for an end."""
 
 from __future__ import annotations
 
@@ -69,6 +69,15 @@ class Tied(Base):
         if ids:
             del job.row[field]
         return " ".join(ids)
+
+    def wait(self, job_id: str, waiter: str, *, keep: int = 200) -> str:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "absent"
+        names = job.row.get("waiters", "").split()
+        if job.place not in ("dead", "done") and waiter not in names:
+            job.row |= {"ties": "1", "waiters": " ".join([*names, waiter][-keep:])}
+        return str(job.row["state"])
 
     def onward(self, *, admitted: list[str], batch: int) -> tuple[Ms, dict[str, Any]]:
         for job_id in admitted:
