@@ -326,6 +326,7 @@ while taken < wanted and examined < EXAMINED_MAX do
 end
 if buried + expired > 0 then
   keep_cap()
+  awake = redis.call('LLEN', wake)  -- who waits behind such a job may have been made due
   tally('expired', expired)
   tally('dead', buried + expired)
 end
@@ -345,7 +346,7 @@ end
 local left = redis.call('ZCARD', pending)
 if left > 0 and not limited and awake == 0 then
   redis.call('LPUSH', wake, '1')
-elseif left == 0 and awake > 0 then
+elseif left == 0 and awake > 0 and buried + expired == 0 then
   redis.call('DEL', wake)
 end
 if taken < count then

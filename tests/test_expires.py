@@ -7,6 +7,8 @@ from django.utils import timezone
 
 import django_emq as emq
 from django_emq import connections, inspector, scripts
+from django_emq.ids import mint
+from django_emq.jobs import NewJob, UniqueKey
 from django_emq.keys import queue_keys
 from django_emq.testing import Sandbox
 from tests.conformance import wire
@@ -237,6 +239,27 @@ def test_an_expired_job_frees_its_unique_key(client, queue):
     client.raw.hset(queue_keys(queue).job(job.id), "expires_at", PAST)
     assert not claims(client, queue).jobs
     assert task.enqueue(1).status == "enqueued"
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_worker_is_woken_once_for_what_waited_behind_an_expired_job(client, redis, queue, others):
+    """By the claim that buries it: also when it takes the last ready job, and not twice."""
+    keys = queue_keys(queue)
+    unique = UniqueKey("ab", "finish", 0, "keep_last", 0)
+    first, second = mint(), mint()
+    for job_id in (first, second):
+        new = NewJob(job_id, "work", 9, "", (), unique)
+        scripts.enqueue_unique(client, queue, [new], request=job_id, producer="p")
+        claim_one(client, queue)
+    wire.release(client, queue, first, 1)
+    redis.hset(keys.job(first), "expires_at", PAST)
+    for _ in range(others):
+        enqueue_one(client, queue)
+    if others:
+        redis.delete(keys.wake)  # an idle worker has heard it
+    claims(client, queue)
+    assert list(members(client, queue, "schedule")) == [second]
+    assert redis.llen(keys.wake) == 1
 
 
 def test_who_waits_for_an_expired_job_is_told(client, queue):

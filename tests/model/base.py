@@ -17,8 +17,10 @@ from tests.model.look import Ms
 STALE, GONE, HELD, STATE = "StaleToken", "JobGone", "JobHeld", "NotInState"
 KEY = "KeyHeld"
 SENT_MS, CLAIMS_MS = 120_000, 600_000  # how long calls are remembered
+TOLD_MS = 60_000  # how long a word waits for who waits for it
 NEVER = Ms(float("inf"), float("inf"))
-TIMES = ("started_at", "finished_at", "unique_since", "due")  # fields that are instants
+# Fields that are instants.
+TIMES = ("started_at", "finished_at", "unique_since", "due", "expires_at")
 
 
 @dataclass
@@ -45,6 +47,9 @@ class Base:
     def __init__(self) -> None:
         self.now = Ms(0, 0)  # of the call that is under way
         self.jobs: dict[str, Job] = {}
+        self.known: set[str] = set()  # the ids that were there before the call
+        self.away: dict[str, list[Any]] = {}  # next jobs that belong to other queues
+        self.waiting: dict[str, tuple[list[str], Ms]] = {}  # what waiters were told, until when
         self.totals: Counter[str] = Counter()
         self.trail: list[tuple[str, str, str]] = []  # event, id, token: of the last call
         self.dead_max = 10_000
@@ -89,13 +94,22 @@ class Base:
         job.row.update(fields, state=state)
         if place in ("dead", "done"):
             self.free(job)
+            self.tell(job, place)
 
-    def forget(self, jobs: list[Job]) -> int:
+    def forget(self, jobs: list[Job], word: str = "removed") -> int:
         for job in jobs:
             del self.jobs[job.id]
         for job in jobs:
             self.free(job)
+            self.tell(job, word)
         return len(jobs)
+
+    def tell(self, job: Job, word: str) -> None:
+        """Who waits for the end of a job hears of it."""
+        for name in job.row.pop("waiters", "").split():
+            words, ends = self.waiting.get(name, ([], NEVER))
+            before = [] if self.due(ends) else words
+            self.waiting[name] = ([*before, word], self.now.plus(TOLD_MS))
 
     def free(self, job: Job) -> None:
         """A job has ended: its key goes to the one that waits behind it, or nobody has it."""
@@ -156,4 +170,5 @@ class Base:
         self.keys = {
             d: (i, ends if ends is NEVER else ends.plus(-ms)) for d, (i, ends) in self.keys.items()
         }
+        self.waiting = {who: (w, ends.plus(-ms)) for who, (w, ends) in self.waiting.items()}
         self.fences = {res: (n, ends.plus(-ms)) for res, (n, ends) in self.fences.items()}

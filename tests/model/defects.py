@@ -264,4 +264,121 @@ def _of_resources() -> list[Defect]:
     return [Defect("two claims for a resource get one number", "claim", (raised,))]
 
 
-DEFECTS = _defects() + _of_unique_keys() + _of_resources()
+def _of_expiry() -> list[Defect]:
+    found = []
+
+    def defect(script: str, what: str, *swaps: tuple[str, str], friends: str = "") -> None:
+        found.append(Defect(what, script, swaps, ("enqueue_tied", *friends.split())))
+
+    defect("claim", "an expired job is handed out", ("if late < 0 then", "if true then"))
+    defect(
+        "claim", "what is still in its time expires", ("if late < 0 then", "if late ~= late then")
+    )
+    defect("claim", "an expired job leaves no mark", ("'settled', 'expire'", "'unmarked', '1'"))
+    expired = ("  free(id)\n  note('died', id, token, why)", "  note('died', id, token, why)")
+    defect("claim", "an expired job keeps its unique key", expired)
+    defect("claim", "expired jobs fill the morgue", ("  keep_cap()\n", ""))
+    wake = (" and buried + expired == 0 then", " then")
+    defect("claim", "what waited behind an expired job wakes nobody", wake)
+    defect("claim", "the counter expired is not raised", ("tally('expired'", "tostring('no'"))
+    defect(
+        "reprocess",
+        "the expiry of the last life stays",
+        ("'finished_at', 'expires_at'", "'finished_at'"),
+    )
+    for verb in ("enqueue", "enqueue_unique"):
+        defect(verb, "an expiry counts from 1970", ("'%.0f', now + tonumber(", "'%.0f', tonumber("))
+    return found
+
+
+def _of_chains() -> list[Defect]:
+    found = []
+
+    def defect(script: str, what: str, *swaps: tuple[str, str]) -> None:
+        found.append(Defect(what, script, swaps, ("enqueue_tied", "reprocess")))
+
+    kept = ("chained[#chained + 1] = {id, nexts}", "")
+    defect("complete", "the next job is not admitted", kept)
+    for verb, jobs in {"bury": "move[6]", "retry": "move[7]", "reap": "nexts[id]"}.items():
+        defect(verb, "the next job is not admitted", (f"admit_after(id, {jobs})", ""))
+        success = ("hung(id, 'on_failure'", "hung(id, 'on_success'")
+        defect(verb, "a failure admits what hangs on the success", success)
+        once = ("redis.call('HDEL', jobs .. id, 'on_failure')", "")
+        defect(verb, "each death admits the same jobs", once)
+    failure = ("hung(id, 'on_success'", "hung(id, 'on_failure'")
+    defect("complete", "a success admits what hangs on the failure", failure)
+    defect(
+        "retry",
+        "a failure that is no death admits the next job",
+        ("    if dies then\n      nexts =", "    if true then\n      nexts ="),
+        ("note('failed', id, token, message)", "admit_after(id, move[7])"),
+    )
+    for verb in ("complete", "retry", "reap"):
+        there = ("and redis.call('EXISTS', jobs .. job[2]) == 0 then", "then")
+        defect(verb, "a next job that is there is admitted again", there)
+        defect(verb, "nobody is woken for the next job", ("if ready > 0 and", "if false and"))
+        delay = ("due and now + due or tonumber(job[5]) or 0", "0")
+        defect(verb, "a next job comes before its time", delay)
+        here = ("if job[1] ~= '' then", "if false then")
+        defect(verb, "the next job of another queue comes into this one", here)
+        expiry = ("string.format('%.0f', now + ms)", "ms")
+        defect(verb, "the expiry of the next job counts from 1970", expiry)
+    value = ("(left[id] == '' and 'null' or left[id])", "'null'")
+    defect("complete", "what the job returned is not passed on", value)
+    again = ("redis.call('HDEL', jobs .. id, 'on_success', 'on_failure')", "")
+    defect("complete", "a kept row keeps what hung on it", again)
+    defect(
+        "onward", "what is there by now is told again", ("redis.call('HDEL', onward, ARGV[i])", "")
+    )
+    return found
+
+
+# Where a script tells who waits for the end of a job.
+TELLS = {
+    **dict.fromkeys(("bury", "cancel"), "\n  tell(id, 'dead')\n"),
+    "complete": "\n  tell(id, 'done')\n",
+    "discard": "\n  tell(id, 'discarded')\n",
+    "enqueue_unique": "\n  tell(id, 'replaced')\n",
+    "retry": "\n    tell(id, 'dead')\n",
+    **dict.fromkeys(("remove", "drain"), "\n    tell(id, 'removed')\n"),
+    "reap": "\n      tell(id, 'dead')\n",
+    "obliterate": "\n      tell(id, 'removed')\n",
+    "claim": "\n  tell(id, 'dead')\n  return",
+}
+
+
+def _of_waiters() -> list[Defect]:
+    found = []
+
+    def defect(script: str, what: str, *swaps: tuple[str, str]) -> None:
+        friends = ("wait", "enqueue_tied") if script == "claim" else ("wait", "enqueue_unique")
+        found.append(Defect(what, script, swaps, friends))
+
+    for script, call in TELLS.items():
+        after = "\n  return" if script == "claim" else "\n"
+        defect(script, "who waits is not told", (call, after))
+    for script in ("complete", "bury", "discard"):
+        ends = ("redis.pcall('PEXPIRE', list, 60000)", "")
+        defect(script, "the list of a waiter never ends", ends)
+        defect(
+            script,
+            "who waits is told twice",
+            ("redis.pcall('RPUSH', list, word)", "redis.pcall('RPUSH', list, word, word)"),
+        )
+    defect("bury", "who was told waits on", ("redis.pcall('HDEL', jobs .. id, 'waiters')", ""))
+    defect("wait", "who asks again is noted again", ("if name == waiter then", "if false then"))
+    defect("wait", "any number may wait", ("math.max(#names - keep, 0) + 1", "1"))
+    defect("wait", "the row does not say that somebody waits", ("'ties', '1', ", ""))
+    over = ("or state == 'dead' or state == 'done' then", "then")
+    defect("wait", "it is waited for a job that has ended", over)
+    return found
+
+
+DEFECTS = [
+    *_defects(),
+    *_of_unique_keys(),
+    *_of_resources(),
+    *_of_expiry(),
+    *_of_chains(),
+    *_of_waiters(),
+]

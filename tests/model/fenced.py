@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.model.base import GONE, STALE, Base, Job
-from tests.model.look import Ms
+from tests.model.base import GONE, STALE, Job
+from tests.model.tied import Tied
 
 
-class Fenced(Base):
+class Fenced(Tied):
     """The verbs of a worker that carry a token."""
 
     def _refusal(self, job_id: str, token: int) -> str | None:
@@ -25,6 +25,7 @@ class Fenced(Base):
         :param act: moves a job, and answers the verdict.
         :param again: the verdict on a job that this token has settled by this verb before.
         """
+        self.known = set(self.jobs)
         before = {i: (j, j.token, j.place, j.row.get("settled")) for i, j in self.jobs.items()}
         verdicts: list[Any] = []
         seen: dict[str, Any] = {}
@@ -59,21 +60,22 @@ class Fenced(Base):
             job.row["errors"] += json.dumps(error, separators=(",", ":")) + "\n"
 
     def complete(self, items: list[Any], *, keep_ms: int = 0) -> list[Any]:
-        done: list[Job] = []
+        done: list[tuple[Job, str]] = []
 
         def act(job: Job, item: Any) -> int:
-            done.append(job)
+            done.append((job, item[2]))
             if keep_ms:
                 end = self.now.plus(keep_ms)
                 fields = {"settled": "complete", "finished_at": self.now, "result": item[2]}
                 self.move(job, "done", end, **fields)
             else:
-                self.forget([job])
+                self.forget([job], "done")
             return 1
 
         verdicts = self._settle("complete", items, act)
         self.count("completed", len(done))
-        for job in done:
+        for job, result in done:
+            self.after_success(job, result)
             self.note("completed", job.id, job.token)
         return [0 if verdict == GONE else verdict for verdict in verdicts]
 
@@ -91,6 +93,7 @@ class Fenced(Base):
                 self.move(job, "dead", self.now, finished_at=self.now, **fields)
                 self.count("dead")
                 self.note("died", job.id, token)
+                self.after_failure(job, error)
                 return "dead"
             due = self.now.plus(delay_ms)
             self.move(job, "schedule", due, **fields)
@@ -118,12 +121,6 @@ class Fenced(Base):
 
         return self._settle("snooze", items, act)
 
-    def instant(self, text: str) -> Ms:
-        """'+ms' from now, or 'ms' since 1970; '' for now."""
-        if text.startswith("+"):
-            return self.now.plus(int(text))
-        return Ms(float(text or 0), float(text or 0))
-
     def release(self, items: list[Any]) -> list[Any]:
         def act(job: Job, item: Any) -> int:
             self.move(job, "pending", settled="release")
@@ -142,6 +139,7 @@ class Fenced(Base):
             self.move(job, "dead", self.now, **fields)
             self.count("dead")
             self.note("buried", job.id, job.token)
+            self.after_failure(job, item[2])
             return 1
 
         verdicts = self._settle("bury", items, act)
@@ -150,7 +148,7 @@ class Fenced(Base):
 
     def discard(self, items: list[Any]) -> list[Any]:
         def act(job: Job, item: Any) -> int:
-            self.count("discarded", self.forget([job]))
+            self.count("discarded", self.forget([job], "discarded"))
             return 1
 
         return self._settle("discard", items, act)

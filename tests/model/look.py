@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from books import SETS
 
+from django_emq.chains import unpacked
 from django_emq.connections import Client
 from django_emq.keys import Keys
 
@@ -17,10 +18,11 @@ local time = redis.call('TIME')
 local answer = {
   time = time[1] * 1000 + math.floor(time[2] / 1000),
   sets = {}, rows = {}, logs = {}, counted = {}, records = {},
-  repeats = redis.call('ZRANGE', base .. 'repeat', 0, -1, 'WITHSCORES'), keys = {},
+  repeats = redis.call('ZRANGE', base .. 'repeat', 0, -1, 'WITHSCORES'), keys = {}, told = {},
   wake = redis.call('LLEN', base .. 'wake'),
   meta = redis.call('HGETALL', base .. 'meta'),
   metrics = redis.call('HGETALL', base .. 'metrics'),
+  onward = redis.call('HGETALL', base .. 'onward'),
   limiter = redis.call('GET', base .. 'limiter') or '0',
   trail = redis.call('XRANGE', base .. 'trail', since, '+'),
 }
@@ -33,6 +35,9 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
     answer.logs[id] = redis.call('LRANGE', key, 0, -1)
   elseif id then
     answer.rows[id] = redis.call('HGETALL', key)
+  elseif string.find(key, ':waiter:') then
+    local ends = redis.call('PTTL', key) >= 0 and 'ends' or 'stays'
+    answer.told[string.match(key, '%w+$')] = {ends, unpack(redis.call('LRANGE', key, 0, -1))}
   elseif string.find(key, ':unique:') then
     answer.keys[string.match(key, '%w+$')] = redis.call('GET', key)
   elseif string.find(key, ':repeat:') then
@@ -47,8 +52,8 @@ end
 return cjson.encode(answer)
 """
 
-# Every time that the queue has stored, moved back. Counters of a minute stay in theirs: nothing
-# is decided by them.
+# Every time that the queue has stored, moved back. Counters of a minute stay in theirs, and times
+# of jobs for other queues: nothing is decided by them here.
 _PASS = """
 local base, ms = ARGV[1], tonumber(ARGV[2])
 local function back(key, field)
@@ -70,7 +75,8 @@ for _, key in ipairs(redis.call('KEYS', base .. '*')) do
     back(key, 'finished_at')
     back(key, 'unique_since')
     back(key, 'due')
-  elseif kind == 'string' and left >= 0 then
+    back(key, 'expires_at')
+  elseif left >= 0 and (kind == 'string' or kind == 'list') then
     redis.call('PEXPIRE', key, math.max(left - ms, 0))
   end
 end
@@ -117,6 +123,8 @@ class Look:
     keys: dict[str, str]  # unique keys: the digest, and who holds it
     repeats: dict[str, float]  # next times of schedules
     records: dict[str, dict[str, str]]  # what is known of them
+    told: dict[str, list[str]]  # by waiter: whether it ends by itself, and the words
+    onward: dict[str, list[str]]  # next jobs that belong to other queues
     meta: dict[str, str]
     totals: dict[str, int]
     counted: dict[str, int]  # the same, summed over the minutes
@@ -142,6 +150,8 @@ def look(client: Client, keys: Keys, since: str) -> Look:
         keys=dict(_dict(found["keys"])),
         repeats={name: float(at) for name, at in _pairs(found["repeats"]).items()},
         records={name: _pairs(record) for name, record in _dict(found["records"])},
+        told=dict(_dict(found["told"])),
+        onward={i: unpacked(t.encode()) for i, t in _pairs(found["onward"]).items()},
         meta=_pairs(found["meta"]),
         totals={name: int(n) for name, n in _pairs(found["metrics"]).items()},
         counted={name: int(n) for name, n in _dict(found["counted"])},

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from django_emq import scripts, upkeep
+from django_emq.chains import packed
 from django_emq.jobs import NewJob, UniqueKey
 from django_emq.keys import reserve_keys
 from tests.model.look import pass_ms
@@ -26,6 +27,7 @@ some = st.lists(picks, min_size=1, max_size=4)
 some_time = st.sampled_from((1, 0, 2))
 few = st.sampled_from((500, 2, 1))
 letters = st.sampled_from("ab")
+nexts = st.lists(st.sampled_from(("", "+", "far", "deep")), max_size=2)
 # What a conflict leads to, and until when such a job holds its key.
 unique = st.sampled_from(
     [
@@ -40,12 +42,14 @@ unique = st.sampled_from(
 class Machine(RepeatRules):
     """One queue. What each rule does is done on both sides."""
 
-    @initialize(waiting=st.integers(1, 4), held=st.integers(1, 3))
-    def begin(self, waiting, held):
+    @initialize(waiting=st.integers(1, 4), held=st.integers(1, 3), success=nexts, failure=nexts)
+    def begin(self, waiting, held, success, failure):
         """Something to act on, whichever rules come."""
-        self._enqueue(
-            "p1", [NewJob(self._mint(), "first", n % 2 * 5) for n in range(waiting + held)]
-        )
+        jobs = []
+        for n in range(waiting + held):
+            fields = self._hung(success, failure, UNIT) if n % 2 else ()
+            jobs.append(NewJob(self._mint(), "first", n % 2 * 5, "", fields))
+        self._enqueue("p1", jobs)
         self._claim({"worker": "w1", "request": "first", "lease_ms": UNIT, "count": held, "due": 1})
 
     # -- producers ----------------------------------------------------------------------------
@@ -114,6 +118,53 @@ class Machine(RepeatRules):
             jobs.append(NewJob(self.id(pick), "again", 0, "", (), jobs[0].unique))
         self._enqueue(producer, jobs, "enqueue_unique")
 
+    @rule(
+        producer=st.sampled_from(PRODUCERS),
+        later=st.booleans(),
+        wait=units,
+        expires=st.sampled_from(("", "", "+", "at", "past")),
+        success=nexts,
+        failure=nexts,
+        priority=st.sampled_from((0, 5)),
+        maximum=st.booleans(),
+        key=st.sampled_from((None, None, "a", "b")),
+        keep_last=st.booleans(),
+    )
+    def enqueue_tied(
+        self, producer, later, wait, expires, success, failure, priority, maximum, key, keep_last
+    ):
+        """A job that has no time for ever, or others hang on it; it may have a unique key."""
+        at = {"+": f"+{wait}", "at": f"{self.time + wait:.0f}", "past": f"{self.time - wait:.0f}"}
+        fields = ["ties", "1", *(("max_attempts", 2) * maximum)]
+        fields += ("expires_at", at[expires]) if expires else ()
+        fields += self._hung(success, failure, wait)
+        mode = ("finish", 0, "keep_last") if keep_last else ("start", 0, "replace")
+        unique = UniqueKey(key, *mode, 0) if key else ()
+        due = f"+{UNIT}" if later else ""
+        job = NewJob(self._mint(), "in time", priority, due, tuple(fields), unique)
+        self._enqueue(producer, [job], "enqueue_unique" if key else "enqueue")
+
+    def _hung(self, success: list[str], failure: list[str], wait: int) -> tuple[Any, ...]:
+        """Fields of a row on which next jobs hang."""
+        fields: list[Any] = ["ties", 1]
+        fields += ("on_success", self._hang(success, wait)) if success else ()
+        fields += ("on_failure", self._hang(failure, wait)) if failure else ()
+        return tuple(fields) if success or failure else ()
+
+    def _hang(self, kinds: list[str], wait: int) -> str:
+        """Next jobs, as a row has them: now, later, elsewhere, with more of them."""
+        texts = []
+        for kind in kinds:
+            fields: list[Any] = ["expires_at", f"+{3 * UNIT}", "ties", 1] if kind == "+" else []
+            if kind == "deep":
+                fields = ["on_success", self._hang(["far", ""], wait), "ties", 1]
+            elif kind == "far":
+                fields = ["max_attempts", 2, "expires_at", f"+{wait}"]
+            due = f"+{wait}" if kind in ("+", "far") else ""
+            there = "elsewhere" if kind == "far" else ""
+            texts.append(packed([there, self._mint(), "next", 5 * (due == ""), due, *fields]))
+        return packed(texts)
+
     @rule(producer=st.sampled_from(PRODUCERS))
     def enqueue_again(self, producer):
         """The reply was lost: the same call again."""
@@ -151,7 +202,7 @@ class Machine(RepeatRules):
 
     @rule(picks=some, keep_ms=st.sampled_from((0, UNIT)), said=st.booleans())
     def complete(self, picks, keep_ms, said):
-        items = [(*self.item(pick), "42") for pick in picks]
+        items = [(*self.item(pick), "42" if pick % 3 else "") for pick in picks]
         if said:
             self.do("log", [(*items[0][:2], "the last line")])
         self.do("complete", items, keep_ms=keep_ms)
@@ -211,6 +262,12 @@ class Machine(RepeatRules):
     def reap(self, n, batch, max_stalls):
         self.time_passes(n)
         self.do("reap", max_stalls=max_stalls, batch=batch)
+
+    @rule(admitted=st.booleans(), batch=st.sampled_from((0, 10_000)))
+    def onward(self, admitted, batch):
+        """Next jobs for another queue are told, and forgotten once they are there."""
+        ids = sorted(self.model.away)[:2] if admitted else ["JOBnever"]
+        self.do("onward", admitted=ids, batch=batch)
 
     @rule(n=some_time, batch=few, dead_max=st.integers(0, 2), ttl=units)
     def trim(self, n, batch, dead_max, ttl):
@@ -275,6 +332,12 @@ class Machine(RepeatRules):
             self.model.meta = {n: v for n, v in self.model.meta.items() if n not in limits} | set_
 
         self._compare(step)
+
+    @rule(picks=some, waiter=letters, keep=st.sampled_from((200, 1)))
+    def wait(self, picks, waiter, keep):
+        """Somebody waits for the ends of some jobs."""
+        for pick in picks:
+            self.do("wait", self.id(pick), waiter, keep=keep)
 
     @rule(pick=picks, worker=st.sampled_from(WORKERS), there=st.booleans(), value=letters)
     def ask(self, pick, worker, there, value):

@@ -11,6 +11,7 @@ from tests.model.repeating import Repeating
 from tests.model.unique import Unique
 
 FENCE_MS = 3_600_000
+LAST_LIFE = ("failures", "stalls", "last_error", "traceback", "finished_at", "expires_at")
 
 
 class Swept(Unique, Repeating):
@@ -39,21 +40,6 @@ class Swept(Unique, Repeating):
         self.sent[producer] = (request, self.now.plus(SENT_MS), verdicts)
         return verdicts
 
-    def admit(self, new: Any, first: Ms, due: Ms | None = None) -> Job:
-        row = {"attempts": 0, "payload": new.payload}
-        row |= {"priority": new.priority} if new.priority else {}
-        row |= dict(zip(new.fields[::2], new.fields[1::2], strict=True))
-        job = self.jobs[new.id] = Job(new.id, row, "", Ms(0, 0))
-        due = due or self.instant(new.due)
-        if due.low > self.now.high:
-            self.move(job, "schedule", due)
-            self.ring(self.before(due, first))
-        else:
-            self.move(job, "pending")
-            self.ring()
-        self.count("enqueued")
-        return job
-
     def claim(
         self, *, worker: str, request: str, lease_ms: int, count: int = 1, due: int = 200
     ) -> tuple[Any, list[Any]]:
@@ -68,9 +54,16 @@ class Swept(Unique, Repeating):
         for job in ready:
             self.move(job, "pending")
         self.count("promoted", len(ready))
-        taken = self.inside("pending")[:wanted]
-        answer = []
-        for job in taken:
+        taken: list[Job] = []
+        expired, answer = False, []
+        for job in self.inside("pending"):
+            if len(taken) == wanted:
+                break
+            if self.due(job.row.get("expires_at", NEVER)):
+                self._expire(job)
+                expired = True
+                continue
+            taken.append(job)
             job.row.pop("settled", None)
             if job.token and "claims" in job.row:
                 before = [job.row.get("worker", ""), whole(job.row.get("started_at"))]
@@ -81,12 +74,28 @@ class Swept(Unique, Repeating):
             self.move(job, "active", self.now, **fields)
             answer.append(self._lease(job, lease_ms))
             self.note("claimed", job.id, job.token)
+        self.keep_cap()
         self.count("claimed", len(taken))
         if taken:
             given = [(job.id, job.token) for job in taken]
             self.given[worker] = (request, self.now.plus(CLAIMS_MS), given)
             self._use(len(taken))
-        return self._leave(limited, window, len(taken) < count), answer
+        return self._leave(limited, window, len(taken) < count, expired), answer
+
+    def _expire(self, job: Job) -> None:
+        """The time of a job was over before it could run."""
+        ended = job.row["expires_at"]
+        low, high = self.now.low - ended.high, self.now.high - ended.low
+        tenths = range(int(low // 100), int(high // 100) + 2)
+        last = f". The last error was: {job.row['last_error']}" if "last_error" in job.row else ""
+        why = frozenset(
+            f"expired: its time was over {n / 10:.1f} s before it could run{last}" for n in tenths
+        )
+        fields = {"settled": "expire", "last_error": why, "finished_at": self.now}
+        self.move(job, "dead", self.now, **fields)
+        self.count("expired")
+        self.count("dead")
+        self.note("died", job.id, job.token)
 
     def _raise(self, resource: str) -> Ms:
         """A number above the last one, and never below the clock."""
@@ -123,10 +132,13 @@ class Swept(Unique, Repeating):
                 self.used, self.window_ends = 0, self.now.plus(self.meta["duration"])
             self.used += n
 
-    def _leave(self, limited: bool, window: Ms | None, short: bool) -> Any:
+    def _leave(self, limited: bool, window: Ms | None, short: bool, expired: bool) -> Any:
         """Pass the wake on; answer when to look again."""
         left = self.inside("pending")
-        self.wake = bool(left) and (self.wake or not limited)
+        if left:
+            self.ring(not limited)
+        elif not expired:  # else what waited behind an expired job may be due
+            self.hush()
         at = self.first_due() if short else NEVER
         if short and left and window and window < at:
             at = window
@@ -145,6 +157,7 @@ class Swept(Unique, Repeating):
 
     def reap(self, *, max_stalls: int, batch: int = 500) -> tuple[Any, ...]:
         back, dead = [], []
+        self.known = set(self.jobs)
         for job in self.lapsed("active", batch):
             stalls = job.number("stalls", 0) + 1
             if stalls >= job.number("max_stalls", max_stalls):
@@ -152,6 +165,7 @@ class Swept(Unique, Repeating):
                 fields = {"stalls": stalls, "finished_at": self.now, "last_error": reason}
                 self.move(job, "dead", self.now, **fields)
                 self.note("died", job.id, job.token)
+                self.after_failure(job, reason)
                 dead.append(job.id)
             else:
                 self.move(job, "pending", stalls=stalls)
@@ -162,8 +176,8 @@ class Swept(Unique, Repeating):
         self.count("dead", len(dead))
         self.keep_cap()
         held = self.inside("active")
-        # No chain leads to another queue here.
-        return self._until(held[0].score) if held else -1, back, dead, 0, self.until_tick()
+        until = self._until(held[0].score) if held else -1
+        return until, back, dead, len(self.away), self.until_tick()
 
     def trim(self, *, dead_max: int, dead_ttl_ms: int, batch: int = 500) -> int:
         over = self.lapsed("done", batch)
@@ -189,7 +203,7 @@ class Model(Swept):
                 self.keys[self.key_of(job)] = (job.id, NEVER)
                 for name in ("behind", "due", "heir", "unique_since", "duplicates"):
                     job.row.pop(name, None)
-            for name in ("failures", "stalls", "last_error", "traceback", "finished_at"):
+            for name in LAST_LIFE:
                 job.row.pop(name, None)
             self.move(job, "pending", settled="reprocess")
             self.ring()
@@ -268,6 +282,7 @@ class Model(Swept):
         self.totals.clear()
         self.meta.clear()
         self.repeats.clear()
+        self.away.clear()
         self.wake, self.used = False, 0
         return False
 

@@ -25,6 +25,7 @@ EXAMPLES, STEPS = 2000, 50
 # A short pass leaves most verbs out that cannot meet the broken one. These and their like stay:
 # enqueue, claim, complete, reap, and time.
 RARE = (
+    "enqueue_tied",
     "enqueue_unique",
     "retry",
     "snooze",
@@ -35,6 +36,7 @@ RARE = (
     "progress",
     "log",
     "promote",
+    "onward",
     "trim",
     "reprocess",
     "requeue",
@@ -43,6 +45,7 @@ RARE = (
     "drain",
     "obliterate",
     "update",
+    "wait",
     "pause",
     "limit",
     "ask",

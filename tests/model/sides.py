@@ -19,7 +19,7 @@ from tests.model.base import GONE, HELD, KEY, NEVER, STALE, STATE, TIMES
 from tests.model.look import Ms, look
 from tests.model.model import Model
 
-DEADLY = ("retry", "bury", "reap", "cancel")
+DEADLY = ("retry", "bury", "reap", "cancel", "claim")
 REFUSALS = (STALE, GONE, HELD, STATE, KEY, "KindRefused", "RateLimited")
 
 queues = itertools.count()
@@ -103,6 +103,11 @@ class Sides(RuleBasedStateMachine):
         self._same(found.repeats, times, "schedules")
         records = {name: texts(record) for name, (_, record) in model.repeats.items()}
         self._same(found.records, records, "records of schedules")
+        told = {
+            w: ["ends", *words] for w, (words, end) in model.waiting.items() if not model.due(end)
+        }
+        self._same(found.told, told, "words for waiters")
+        self._same(found.onward, model.away, "onward")
         self._same(found.meta, texts(model.meta), "meta")
         self._same(found.wake, int(model.wake), "wake")
         open_ = model.used and not model.due(model.window_ends)
@@ -131,6 +136,12 @@ class Sides(RuleBasedStateMachine):
         for name, (_, record) in self.model.repeats.items():
             if "last_at" in record:
                 record["last_at"] = Ms(*[float(found.records[name]["last_at"])] * 2)
+            if isinstance(job.row.get("last_error"), frozenset):
+                job.row["last_error"] = found.rows[job.id]["last_error"]
+        for job_id, parts in self.model.away.items():
+            stored = zip(found.onward[job_id], parts, strict=True)
+            exact = [Ms(float(v), float(v)) if isinstance(p, Ms) else v for v, p in stored]
+            self.model.away[job_id] = exact
         for resource, (number, ends) in self.model.fences.items():
             rows = [j.row for j in self.model.jobs.values() if j.row.get("fence_key") == resource]
             exact = [r["fence"] for r in rows if "fence" in r and number.has(r["fence"].low)]

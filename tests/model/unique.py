@@ -53,6 +53,7 @@ class Unique(Fenced):
         since = holder.row.get("unique_since", self.now) if holder else self.now
         for job in gone:
             del self.jobs[job.id]
+            self.tell(job, "replaced")
             self.count("replaced")
             self.note("replaced", job.id, job.token)
         if behind and holder is not None:
