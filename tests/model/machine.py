@@ -27,7 +27,7 @@ some = st.lists(picks, min_size=1, max_size=4)
 some_time = st.sampled_from((1, 0, 2))
 few = st.sampled_from((500, 2, 1))
 letters = st.sampled_from("ab")
-nexts = st.lists(st.sampled_from(("", "+", "far", "deep")), max_size=2)
+nexts = st.lists(st.sampled_from(("", "+", "far", "deep", "known")), max_size=2)
 # What a conflict leads to, and until when such a job holds its key.
 unique = st.sampled_from(
     [
@@ -152,7 +152,7 @@ class Machine(RepeatRules):
         return tuple(fields) if success or failure else ()
 
     def _hang(self, kinds: list[str], wait: int) -> str:
-        """Next jobs, as a row has them: now, later, elsewhere, with more of them."""
+        """Next jobs, as a row has them: now, later, elsewhere, with more, known."""
         texts = []
         for kind in kinds:
             fields: list[Any] = ["expires_at", f"+{3 * UNIT}", "ties", 1] if kind == "+" else []
@@ -162,7 +162,8 @@ class Machine(RepeatRules):
                 fields = ["max_attempts", 2, "expires_at", f"+{wait}"]
             due = f"+{wait}" if kind in ("+", "far") else ""
             there = "elsewhere" if kind == "far" else ""
-            texts.append(packed([there, self._mint(), "next", 5 * (due == ""), due, *fields]))
+            next_id = self.ids[0] if kind == "known" else self._mint()
+            texts.append(packed([there, next_id, "next", 5 * (due == ""), due, *fields]))
         return packed(texts)
 
     @rule(producer=st.sampled_from(PRODUCERS))
