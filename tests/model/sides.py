@@ -133,11 +133,11 @@ class Sides(RuleBasedStateMachine):
                 if name in job.row:
                     at = float(found.rows[job.id][name])
                     job.row[name] = Ms(at, at)
+            if isinstance(job.row.get("last_error"), frozenset):
+                job.row["last_error"] = found.rows[job.id]["last_error"]
         for name, (_, record) in self.model.repeats.items():
             if "last_at" in record:
                 record["last_at"] = Ms(*[float(found.records[name]["last_at"])] * 2)
-            if isinstance(job.row.get("last_error"), frozenset):
-                job.row["last_error"] = found.rows[job.id]["last_error"]
         for job_id, parts in self.model.away.items():
             stored = zip(found.onward[job_id], parts, strict=True)
             exact = [Ms(float(v), float(v)) if isinstance(p, Ms) else v for v, p in stored]
