@@ -20,6 +20,13 @@ from tests.helpers import QUEUE, burst
 from tests.probe import limits, tasks
 from tests.processes import Worker, wait_until
 
+
+@pytest.fixture(autouse=True)
+def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workers run without coverage: a tracer swallows what Python raises from outside."""
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
 WAYS = {"main thread": "1", "thread": "2"}
 THREADS = pytest.mark.parametrize("threads", WAYS.values(), ids=WAYS)
 
