@@ -20,13 +20,6 @@ from tests.helpers import QUEUE, burst
 from tests.probe import limits, tasks
 from tests.processes import Worker, wait_until
 
-
-@pytest.fixture(autouse=True)
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers run without coverage: a tracer swallows what Python raises from outside."""
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-
-
 WAYS = {"main thread": "1", "thread": "2"}
 THREADS = pytest.mark.parametrize("threads", WAYS.values(), ids=WAYS)
 
@@ -251,6 +244,36 @@ def test_a_run_that_ends_while_it_is_looked_at():
     with limits_in("thread") as (own, call):
         call(run_and_go_on)
     assert leaks == []
+
+
+def test_a_limit_under_a_tracer():
+    """A debugger, or coverage: it is kept there too, and the threads of the process go on."""
+
+    def trace(frame, event, arg):
+        return trace
+
+    def work():
+        guard = own.begin(0.05)
+        try:
+            while True:
+                pass
+        finally:
+            guard.end()
+
+    def run():
+        for _ in range(2):
+            with pytest.raises(emq.TimeLimitExceeded):
+                work()
+        ended.set()
+
+    ended, before = threading.Event(), threading.gettrace()
+    threading.settrace(trace)
+    try:
+        with limits_in("thread") as (own, _):
+            threading.Thread(target=run, daemon=True).start()
+            assert ended.wait(30)
+    finally:
+        threading.settrace(before)
 
 
 def test_the_signal_of_another_run_does_nothing():

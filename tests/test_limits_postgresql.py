@@ -14,12 +14,6 @@ from tests.processes import Worker, wait_until
 pytestmark = pytest.mark.postgresql
 
 
-@pytest.fixture(autouse=True)
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The workers run without coverage: a tracer swallows what Python raises from outside."""
-    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-
-
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """The folder of the socket of a cluster of our own; gone at the end."""

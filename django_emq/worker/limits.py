@@ -79,10 +79,11 @@ class Guard:
         self.lock = threading.Lock()
 
     def end(self) -> None:
-        """The run has ended: from here on nothing is raised for it.
+        """The run has ended: nothing is raised for it once this has returned.
 
-        An exception that was asked for and has not come up yet is taken back. One that comes up
-        in here leaves it as if the run had raised it.
+        An exception that was asked for and has not come up yet comes up in here, and leaves it as
+        if the run had raised it. It is not taken back: the call for that makes Python (3.11, 3.12)
+        look for an exception at every step from then on, and under a tracer for ever at one.
         """
         if self.is_main:
             self.over = True  # the handler of the signal runs in this very thread
@@ -90,7 +91,8 @@ class Guard:
         with self.lock:
             self.over = True
         if self.fired:
-            _raise_in(ctypes.c_ulong(self.ident), None)
+            for _ in range(2):  # each round is a place where Python raises it
+                pass
 
 
 class Limits:
@@ -138,7 +140,13 @@ class Limits:
                 self._watcher.start()
 
     def _watch(self) -> None:
-        """Sleep until a limit ends, and fire. No single error ends this."""
+        """Sleep until a limit ends, and fire. No single error ends this.
+
+        Not under a tracer: in Python 3.11 a traced thread stands still while an exception waits
+        for another thread, which here may be waiting for this one.
+        """
+        sys.settrace(None)
+        sys.setprofile(None)
         wanted = True
         while wanted:
             # Who begins while it is reckoned rings.
