@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from inspect import iscoroutinefunction
@@ -13,6 +13,13 @@ from .backoff import resolve
 from .exceptions import InvalidOption, InvalidTask, UnknownTask
 from .jobs import Job, check_priority, due_at, due_in
 from .keys import check_queue
+from .options import (
+    check_commit,
+    check_fence_key,
+    check_partition_key,
+    check_whole,
+    milliseconds_or_0,
+)
 from .times import Seconds, expiry, lifetimes, limits, milliseconds, seconds_of
 from .unique import Rule, rule
 
@@ -109,33 +116,37 @@ class Task(Generic[P, R]):
     rule: Rule | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._check()
+        unique = self._rule()
+        due = self._due(unique)
+        keep_ms, dead_ms = lifetimes(self.result_ttl)
+        lease_ms = 0 if self.lease is None else milliseconds("lease", self.lease, least=1)
+        for name, value in (
+            ("is_async", iscoroutinefunction(self.func)),
+            ("keep_ms", keep_ms),
+            ("lease_ms", lease_ms),
+            ("limits_ms", limits(self.timeout, self.kill_after)),
+            ("is_timed", self.timeout is not None),
+            ("due", due),
+            ("fields", tuple(self._fields(lease_ms, dead_ms, due))),
+            ("rule", unique),
+            ("unique", tuple(self.unique) if isinstance(self.unique, list) else self.unique),
+            ("__doc__", self.func.__doc__),
+            ("__wrapped__", self.func),
+        ):
+            object.__setattr__(self, name, value)
+
+    def _check(self) -> None:
         if self.queue is not None:
             check_queue(self.queue, prefix="")  # whether it is reserved is for the settings to say
         check_priority(self.priority)
-        wait = self.wait_replicas
-        if wait is not None and (type(wait) is not int or not 0 <= wait <= 100):
-            raise InvalidOption(f"wait_replicas is {wait!r}. Use a whole number from 0 to 100.")
-        row: list[Any] = []
-        for name in ("max_attempts", "max_stalls"):
-            value = getattr(self, name)
-            if value is not None:
-                if type(value) is not int or not 1 <= value <= 1000:
-                    raise InvalidOption(f"{name} is {value!r}. Use a whole number from 1 to 1000.")
-                row += (name, value)
-        lease_ms = 0 if self.lease is None else milliseconds("lease", self.lease, least=1)
-        if lease_ms:
-            row += ("lease_ms", lease_ms)
-        keep_ms, dead_ms = lifetimes(self.result_ttl)
-        if dead_ms:
-            row += ("dead_ms", dead_ms)
-        if self.fence_key is not None:
-            row += ("fence_key", _fence_key(self.fence_key), "ties", 1)
-        for name in ("on_commit", "outbox"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, (bool, str)):
-                raise InvalidOption(
-                    f"{name} is {value!r}. Use True, False, or the alias of a database."
-                )
+        check_whole("wait_replicas", self.wait_replicas, 0, 100)
+        check_whole("max_attempts", self.max_attempts, 1, 1000)
+        check_whole("max_stalls", self.max_stalls, 1, 1000)
+        check_fence_key(self.fence_key)
+        check_commit("on_commit", self.on_commit)
+        check_commit("outbox", self.outbox)
+        check_partition_key(self.partition_key)
         for name in ("on_success", "on_failure"):
             _check_nexts(name, getattr(self, name))
         if self.idempotent not in (None, True, False):
@@ -144,38 +155,37 @@ class Task(Generic[P, R]):
             resolve(self.backoff)
         if self.run_in is not None and self.run_at is not None:
             raise InvalidOption("Both run_in and run_at are given. Use one of them.")
-        key = self.partition_key
-        if key is not None and (not isinstance(key, str) or not key):
-            raise InvalidOption(f"partition_key is {key!r}. Use a text, for instance 'customer-7'.")
-        unique = self._rule()
-        due = f"+{unique.hold_ms}" if unique is not None and unique.max_wait_ms else ""
-        due = due_at(self.run_at) if self.run_at is not None else due
-        due = due_in(seconds_of(self.run_in)) if self.run_in is not None else due
+
+    def _due(self, unique: Rule | None) -> str:
+        if self.run_in is not None:
+            return due_in(seconds_of(self.run_in))
+        if self.run_at is not None:
+            return due_at(self.run_at)
+        return f"+{unique.hold_ms}" if unique is not None and unique.max_wait_ms else ""
+
+    def _fields(self, lease_ms: int, dead_ms: int, due: str) -> Iterator[str | int]:
+        """Names and values of the row's fields that follow from the options."""
+        if self.max_attempts is not None:
+            yield from ("max_attempts", self.max_attempts)
+        if self.max_stalls is not None:
+            yield from ("max_stalls", self.max_stalls)
+        if lease_ms:
+            yield from ("lease_ms", lease_ms)
+        if dead_ms:
+            yield from ("dead_ms", dead_ms)
+        if self.fence_key is not None:
+            yield from ("fence_key", self.fence_key, "ties", 1)
         if self.expires is not None:
-            row += ("expires_at", expiry(self.expires, due), "ties", 1)
-        for name, value in (
-            ("is_async", iscoroutinefunction(self.func)),
-            ("keep_ms", keep_ms),
-            ("lease_ms", lease_ms),
-            ("limits_ms", limits(self.timeout, self.kill_after)),
-            ("is_timed", self.timeout is not None),
-            ("due", due),
-            ("fields", tuple(row)),
-            ("rule", unique),
-            ("unique", tuple(self.unique) if isinstance(self.unique, list) else self.unique),
-            ("__doc__", self.func.__doc__),
-            ("__wrapped__", self.func),
-        ):
-            object.__setattr__(self, name, value)
+            yield from ("expires_at", expiry(self.expires, due), "ties", 1)
 
     def _rule(self) -> Rule | None:
         made = rule(
             self.func,
             unique=self.unique,
-            hold_ms=_milliseconds("unique_for", self.unique_for),
+            hold_ms=milliseconds_or_0("unique_for", self.unique_for),
             until=self.unique_until,
             conflict=self.on_conflict,
-            max_wait_ms=_milliseconds("max_wait", self.max_wait),
+            max_wait_ms=milliseconds_or_0("max_wait", self.max_wait),
         )
         if made is not None and self.partition_key is not None:
             raise InvalidOption(
@@ -408,16 +418,3 @@ def _path(func: Any) -> str:
 
 def _origin(func: Any) -> str:
     return f"{func.__module__}.{func.__qualname__}"
-
-
-def _fence_key(value: Any) -> str:
-    if not isinstance(value, str) or not value.isprintable() or not 1 <= len(value) <= 200:
-        raise InvalidOption(
-            f"fence_key is {value!r}. Name the resource in 1 to 200 printable characters, for "
-            "instance 'invoice:42'."
-        )
-    return value
-
-
-def _milliseconds(name: str, value: Seconds | None) -> int:
-    return 0 if value is None else milliseconds(name, value, least=0.001)

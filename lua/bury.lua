@@ -186,8 +186,8 @@ local function admit_after(id, nexts)
 end
 
 -- The errors so far and one more, as a line of JSON, for rows that keep them: the newest ones.
-local function errors_with(kept, message, traceback)
-  kept = kept .. cjson.encode({'bury', message, traceback}) .. '\n'
+local function errors_with(kept, verb, message, traceback)
+  kept = kept .. cjson.encode({verb, message, traceback}) .. '\n'
   while #kept > 65536 do
     local rest = string.sub(kept, string.find(kept, '\n', 1, true) + 1)
     if rest == '' then
@@ -247,7 +247,7 @@ for _, move in ipairs(moves) do
     redis.call('HSET', jobs .. id, 'traceback', traceback)
   end
   if move[5] then
-    redis.call('HSET', jobs .. id, 'errors', errors_with(move[5], reason, traceback))
+    redis.call('HSET', jobs .. id, 'errors', errors_with(move[5], 'bury', reason, traceback))
   end
   redis.call('ZADD', dead, now, id)
   note('buried', id, token, reason)

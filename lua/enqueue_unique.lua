@@ -51,7 +51,7 @@ local REFUSALS = {
   R = 'EMQROW the key of this row holds something else',
 }
 
-local function answer(verdicts)
+local function answer_all(verdicts)
   local reply = {}
   for verdict in string.gmatch(verdicts, '[^,]+') do
     reply[#reply + 1] = REFUSALS[verdict] and redis.error_reply(REFUSALS[verdict]) or verdict
@@ -63,7 +63,7 @@ local last = redis.call('GET', sent)
 if last and string.sub(last, 1, #request + 1) == request .. ' ' then
   -- A write, so that who waits for replicas waits for what the first call wrote.
   redis.pcall('EXPIRE', sent, math.ceil(sent_ms / 1000))
-  return answer(string.sub(last, #request + 2))
+  return answer_all(string.sub(last, #request + 2))
 end
 
 local time = redis.call('TIME')
@@ -281,4 +281,4 @@ tally('duplicates', duplicates)
 tally('replaced', replaced)
 verdicts = table.concat(verdicts, ',')
 redis.call('SET', sent, request .. ' ' .. verdicts, 'PX', sent_ms)
-return answer(verdicts)
+return answer_all(verdicts)

@@ -209,7 +209,7 @@ local function admit_after(id, nexts)
 end
 
 -- The row's attempts, priority, stalls, max_stalls and worker; or false and why it is not sound.
-local function read(id)
+local function read_held(id)
   local row = redis.pcall('HMGET', jobs .. id,
     'attempts', 'priority', 'stalls', 'max_stalls', 'worker')
   if row.err then
@@ -222,7 +222,7 @@ local function read(id)
   return row
 end
 
-local function bury_damaged(id, reason)
+local function move_damaged(id, reason)
   local row = jobs .. id
   if redis.call('TYPE', row).ok ~= 'hash' then
     redis.call('DEL', row)
@@ -240,7 +240,7 @@ redis.call('ZCARD', dead)
 redis.call('LLEN', wake)
 local rows, nexts = {}, {}
 for i, id in ipairs(lapsed) do
-  local row, reason = read(id)
+  local row, reason = read_held(id)
   rows[i] = row or reason
   if row then
     row.stalls = whole(row[3], 0) + 1
@@ -262,7 +262,7 @@ local ready, back, died = {}, {}, {}
 for i, id in ipairs(lapsed) do
   local row = rows[i]
   if type(row) ~= 'table' then
-    bury_damaged(id, row)
+    move_damaged(id, row)
     died[#died + 1] = id
     tell(id, 'dead')
     note('died', id, '', row)

@@ -194,8 +194,8 @@ local function admit_after(id, nexts)
 end
 
 -- The errors so far and one more, as a line of JSON, for rows that keep them: the newest ones.
-local function errors_with(kept, message, traceback)
-  kept = kept .. cjson.encode({'retry', message, traceback}) .. '\n'
+local function errors_with(kept, verb, message, traceback)
+  kept = kept .. cjson.encode({verb, message, traceback}) .. '\n'
   while #kept > 65536 do
     local rest = string.sub(kept, string.find(kept, '\n', 1, true) + 1)
     if rest == '' then
@@ -267,7 +267,7 @@ for _, move in ipairs(moves) do
     redis.call('HSET', jobs .. id, 'traceback', traceback)
   end
   if move[6] then
-    redis.call('HSET', jobs .. id, 'errors', errors_with(move[6], message, traceback))
+    redis.call('HSET', jobs .. id, 'errors', errors_with(move[6], 'retry', message, traceback))
   end
   if dies then
     redis.call('HSET', jobs .. id, 'state', 'dead', 'finished_at', now)

@@ -186,7 +186,6 @@ def test_it_is_gone_when_its_starter_is_killed(fork):
         starter.stdout.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of this death")
 def test_it_is_gone_when_its_guard_is_killed():
     """Nobody is left to end it, so the kernel does."""
     with private_server() as server:

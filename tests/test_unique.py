@@ -125,7 +125,10 @@ def test_keep_last_names_whom_it_waits_for(client):
 
 def test_the_signal_is_for_jobs_that_came_in(client):
     told = []
-    receiver = lambda **facts: told.append(facts["job"].id)  # noqa: E731
+
+    def receiver(job, **facts):
+        told.append(job.id)
+
     signals.job_enqueued.connect(receiver)
     try:
         first = tasks.sync.enqueue(1)
@@ -244,7 +247,10 @@ def test_the_face_of_django(client):
     from tests.probe import native
 
     told = []
-    receiver = lambda **facts: told.append(facts["task_result"].id)  # noqa: E731
+
+    def receiver(task_result, **facts):
+        told.append(task_result.id)
+
     task_enqueued.connect(receiver)
     try:
         first = native.charge.enqueue(7, note="a")

@@ -1,19 +1,51 @@
-"""Schedules in a test: they tick as its clock is advanced, and not by themselves."""
+"""The time of a test: stored times move back, and schedules tick, as its clock is advanced."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
-from .. import scripts
+from .. import inspector, scripts
 from ..admission import introduce, verb_of
 from ..conf import settings
 from ..connections import Client
 from ..exceptions import InvalidOption
+from ..keys import queue_keys
 from ..repeats import FIELDS, Tick
 from ..schedules import Placed, declared, placed
 from ..ticker import PRODUCER, job_of, now_ms
 
 TICKS_MAX = 1000  # of one advance
+
+# Times that the queue has stored, moved back: a script only compares them with the clock.
+_ADVANCE = """
+for number, set in ipairs(KEYS) do
+  local entries = redis.call('ZRANGE', set, 0, -1, 'WITHSCORES')
+  for i = 1, #entries, 2 do
+    if number < #KEYS then  -- the scores of the last one, pending, are no times
+      redis.call('ZADD', set, string.format('%.0f', entries[i + 1] - ARGV[1]), entries[i])
+    end
+    for _, field in ipairs({'unique_since', 'due', 'expires_at'}) do
+      local at = redis.call('HGET', ARGV[2] .. entries[i], field)
+      if at then
+        redis.call('HSET', ARGV[2] .. entries[i], field, string.format('%.0f', at - ARGV[1]))
+      end
+    end
+  end
+end
+"""
+
+
+def pass_time(client: Client, ms: int) -> None:
+    """Let time pass for the jobs of all queues: leases end, times come, jobs expire."""
+    conf = settings()
+    for name in inspector.queues(client):
+        keys = queue_keys(name, conf.prefix)
+        sets = (keys.active, keys.schedule, keys.dead, keys.done, keys.pending)
+        client.raw.eval(_ADVANCE, len(sets), *sets, ms, keys.jobs)
+        for key in client.raw.scan_iter(match=f"{keys.uniques}*", count=1000):
+            if (left := client.raw.pttl(key)) > 0:
+                client.raw.pexpire(key, max(left - ms, 0))
+        scripts.reap(client, name, max_stalls=conf.queue(name).max_stalls)
 
 
 class Clock:

@@ -29,30 +29,12 @@ from ..worker.outcome import Outcome
 from ..worker.runner import tell
 from ..worker.trips import OPTION
 from ..worker.work import Work, failure
-from .clock import Clock
+from .clock import Clock, pass_time
 from .points import Crash, Trap
 
 JOBS_MAX = 1000  # that one run_until_empty takes: more is a job that enqueues itself
 POINTS_MAX = 200  # that one job may have for `explore`
 COMPLETE = "complete"  # the point between the end of a task and the settlement
-
-# Times that the queue has stored, moved back: a script only compares them with the clock.
-_ADVANCE = """
-for number, set in ipairs(KEYS) do
-  local entries = redis.call('ZRANGE', set, 0, -1, 'WITHSCORES')
-  for i = 1, #entries, 2 do
-    if number < #KEYS then  -- the scores of the last one, pending, are no times
-      redis.call('ZADD', set, string.format('%.0f', entries[i + 1] - ARGV[1]), entries[i])
-    end
-    for _, field in ipairs({'unique_since', 'due', 'expires_at'}) do
-      local at = redis.call('HGET', ARGV[2] .. entries[i], field)
-      if at then
-        redis.call('HSET', ARGV[2] .. entries[i], field, string.format('%.0f', at - ARGV[1]))
-      end
-    end
-  end
-end
-"""
 
 
 class Waiting(NamedTuple):
@@ -249,17 +231,9 @@ class Sandbox:
         """Let time pass for the queue, without waiting: leases end, times come, jobs
         expire, schedules tick.
         """
-        for name in inspector.queues(self._client):
-            keys = queue_keys(name, self.prefix)
-            sets = (keys.active, keys.schedule, keys.dead, keys.done, keys.pending)
-            ms = round(seconds * 1000)
-            self._client.raw.eval(_ADVANCE, len(sets), *sets, ms, keys.jobs)
-            for key in self._client.raw.scan_iter(match=f"{keys.uniques}*", count=1000):
-                if (left := self._client.raw.pttl(key)) > 0:
-                    self._client.raw.pexpire(key, max(left - ms, 0))
-            scripts.reap(self._client, name, max_stalls=settings().queue(name).max_stalls)
-
-        self._clock.advance(self._client, round(seconds * 1000))
+        ms = round(seconds * 1000)
+        pass_time(self._client, ms)
+        self._clock.advance(self._client, ms)
 
     def schedules(self, *names: str, at: datetime | None = None) -> None:
         """From here on `advance` makes the jobs of these schedules, as they would come.

@@ -102,8 +102,14 @@ def _defects() -> list[Defect]:
 
     # The history that some rows keep.
     defect("claim", "no claim is kept", ("claims_with(past[2], past[3], past[4])", "past[2]"))
-    defect("retry", "no error is kept", ("errors_with(move[6], message, traceback)", "move[6]"))
-    defect("bury", "no error is kept", ("errors_with(move[5], reason, traceback)", "move[5]"))
+    defect(
+        "retry",
+        "no error is kept",
+        ("errors_with(move[6], 'retry', message, traceback)", "move[6]"),
+    )
+    defect(
+        "bury", "no error is kept", ("errors_with(move[5], 'bury', reason, traceback)", "move[5]")
+    )
 
     # The clock, and what it is compared with.
     for verb in ("claim", "enqueue", "retry", "snooze", "extend", "reap", "promote"):
