@@ -79,11 +79,6 @@ class JobContext:
         return self._call.previous if self._call else None
 
     @property
-    def passes(self) -> bool:
-        """Whether its value is for the next job of a chain."""
-        return self._call is not None and self._call.passes
-
-    @property
     def planned_at(self) -> datetime | None:
         """Which time a job of a schedule stands for, in UTC; None for other jobs.
 

@@ -218,12 +218,14 @@ def decode(payload: bytes) -> Call:
             left = json.loads(rest)
             previous = Previous(left["id"], left.get("value"), left.get("error"))
         task, args, kwargs = body["task"], body.get("args", []), body.get("kwargs", {})
-        passes, onward = body.get("passes") is True, body.get("onward") is True
-        planned_at = body.get("planned_at", 0)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"bad payload: {type(error).__name__}: {error}") from error
     if not (isinstance(task, str) and isinstance(args, list) and isinstance(kwargs, dict)):
         raise ValueError("bad payload: it needs a text 'task', a list 'args' and a dict 'kwargs'")
+    if previous is None and len(body) == 1 + ("args" in body) + ("kwargs" in body):
+        return Call(task, args, kwargs)
+    passes, onward = body.get("passes") is True, body.get("onward") is True
+    planned_at = body.get("planned_at")
     planned_at = planned_at if type(planned_at) is int else 0
     return Call(task, args, kwargs, passes, onward, previous, planned_at)
 

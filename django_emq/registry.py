@@ -342,7 +342,7 @@ def register(task: Task[P, R]) -> Task[P, R]:
 
 def get(name: str) -> Task[..., Any]:
     """The task of this name. Raises UnknownTask with the nearest known one."""
-    task = _look(name)
+    task = _tasks.get(name) or _look(name)  # without a second call, for it is asked for each job
     if task is None:
         raise UnknownTask(_unknown("task", name, list(_tasks)))
     return task

@@ -39,12 +39,14 @@ class Outcome(NamedTuple):
     option: int = 0  # what holds for a whole call: keep_ms of complete, max_attempts of retry
 
 
-def finished(context: JobContext, task: AnyTask, result: Any) -> Outcome:
+def finished(context: JobContext, task: AnyTask, result: Any, *, passes: bool = False) -> Outcome:
     """The outcome of a task that returned. Raises TypeError for a result that is not JSON.
 
     A result larger than MAX_PAYLOAD raises PayloadTooLarge.
+
+    :param passes: whether it is for the next job of a chain.
     """
-    if not task.keep_ms and not context.passes:  # nobody wants it
+    if not task.keep_ms and not passes:  # nobody wants it
         return Outcome("complete", context, ("",))
     try:
         text = json.dumps(result, separators=(",", ":"), allow_nan=False)

@@ -25,32 +25,35 @@ class Work:
 
     def run(self, context: JobContext, call: Call, task: AnyTask) -> Outcome:
         """Run a plain task; raises what it raises."""
-        _begin(context, call)
+        context.begin(call)
+        if call.onward:
+            _follow(context)
         if job_started.receivers:
             job_started.tell(task, job=context)
         run = self._run
         value = task.func(*call.args, **call.kwargs) if run is None else run(context)
-        outcome = finished(context, task, value)
+        outcome = finished(context, task, value, passes=call.passes)
         if job_succeeded.receivers:
             job_succeeded.tell(task, job=context, result=value)
         return outcome
 
     async def arun(self, context: JobContext, call: Call, task: AnyTask) -> Outcome:
         """Run an async task; raises what it raises."""
-        _begin(context, call)
+        context.begin(call)
+        if call.onward:
+            _follow(context)
         if job_started.receivers:
             await job_started.atell(task, job=context)
         run = self._arun
         value = await (task.func(*call.args, **call.kwargs) if run is None else run(context))
-        outcome = finished(context, task, value)
+        outcome = finished(context, task, value, passes=call.passes)
         if job_succeeded.receivers:
             await job_succeeded.atell(task, job=context, result=value)
         return outcome
 
 
-def _begin(context: JobContext, call: Call) -> None:
-    context.begin(call)
-    if call.onward and context.after is None:
+def _follow(context: JobContext) -> None:
+    if context.after is None:
         context.after = partial(onward.after_settlement, context)
 
 
