@@ -230,7 +230,7 @@ def _of_unique_keys() -> list[Defect]:
     found = []
 
     def defect(script: str, what: str, *swaps: tuple[str, str]) -> None:
-        found.append(Defect(what, script, swaps, ("enqueue_unique", "cancel")))
+        found.append(Defect(what, script, swaps, ("enqueue_unique", "overtake", "cancel")))
 
     stranger = "redis.pcall('GET', base .. 'unique:' .. digest) ~= id"
     for script, call in FREES.items():

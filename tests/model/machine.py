@@ -245,6 +245,16 @@ class Machine(RepeatRules):
     def log(self, picks, keep):
         self.do("log", [(*self.item(pick), f"line {pick}") for pick in picks], keep=keep)
 
+    @rule(producer=st.sampled_from(PRODUCERS), key=letters, behind=st.booleans())
+    def overtake(self, producer, key, behind):
+        """A job with a key has begun; now another one has the key, or waits behind it."""
+        mode = ("finish", 0, "keep_last") if behind else ("start", 0, "replace")
+        until = UniqueKey(key, *mode, 0)
+        self._enqueue(producer, [NewJob(self._mint(), "only", 5, "", (), until)], "enqueue_unique")
+        call = {"worker": "w1", "request": f"c{next(queues)}", "lease_ms": UNIT}
+        self._claim({**call, "count": 3, "due": 1})
+        self._enqueue(producer, [NewJob(self._mint(), "only", 5, "", (), until)], "enqueue_unique")
+
     # -- time, and sweepers -------------------------------------------------------------------
 
     @rule(n=some_time)
@@ -285,9 +295,10 @@ class Machine(RepeatRules):
     def cancel(self, picks, only):
         self.do("cancel", [self.id(pick) for pick in picks], by="ada", only=only)
 
-    @rule(picks=some)
-    def reprocess(self, picks):
-        self.do("reprocess", [self.id(pick) for pick in picks], by="ada")
+    @rule(picks=some, dead=st.booleans())
+    def reprocess(self, picks, dead):
+        ids = [self.id(pick, "dead" if dead else "") for pick in picks]
+        self.do("reprocess", ids, by="ada")
 
     @rule(picks=some, force=st.booleans(), only=st.sampled_from(("", "", *SETS)))
     def remove(self, picks, force, only):

@@ -27,6 +27,7 @@ EXAMPLES, STEPS = 2000, 50
 RARE = (
     "enqueue_tied",
     "enqueue_unique",
+    "overtake",
     "retry",
     "snooze",
     "release",

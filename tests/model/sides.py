@@ -163,10 +163,13 @@ class Sides(RuleBasedStateMachine):
             return known[n % len(known)]
         return self.id(n), n % 3
 
-    def id(self, pick: int) -> str:
-        """An id that is there, or one that was admitted once, or one that never was."""
+    def id(self, pick: int, place: str = "") -> str:
+        """An id that is there, or one that was admitted once, or one that never was.
+
+        :param place: the set that it is in, if it is there.
+        """
         kind, n = pick % 8, pick // 8
-        there = sorted(self.model.jobs)
+        there = sorted(job.id for job in self.model.jobs.values() if place in ("", job.place))
         if kind < 6 and there:
             return there[n % len(there)]
         return self.ids[n % len(self.ids)] if self.ids and kind < 7 else "JOBnever"
