@@ -94,7 +94,10 @@ def places(client: Client, name: str, source: str) -> list[str]:
 
 def _said(local: datetime, utc: datetime) -> str:
     text = f"{local:%Y-%m-%d %H:%M:%S %Z}"
-    return text if local.tzname() == "UTC" else f"{text} ({utc:%Y-%m-%d %H:%M:%S} UTC)"
+    if local.tzname() == "UTC":
+        return text
+    day = "" if local.date() == utc.date() else f"{utc:%Y-%m-%d} "
+    return f"{text} ({day}{utc:%H:%M:%S} UTC)"
 
 
 def _schedule(queue: str, name: str, score: float, record: dict[str, str]) -> Schedule:

@@ -1,6 +1,7 @@
 """Schedules in the admin: what is shown, the editor, the buttons, and who may press them."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -78,8 +79,10 @@ def test_the_list_shows_local_and_utc_times(account, declared, queue):
     for said, utc in zip(one.said, one.coming, strict=True):
         local = utc.astimezone(ZoneInfo("Asia/Jakarta"))
         assert (local.hour, local.minute, utc.hour) == (8, 25, 1)
-        assert said == f"{local:%Y-%m-%d} 08:25:00 WIB ({utc:%Y-%m-%d} 01:25:00 UTC)"
+        assert said == f"{local:%Y-%m-%d} 08:25:00 WIB (01:25:00 UTC)"
         assert said in text
+    night = replace(one, coming=[datetime(2026, 1, 1, 20, tzinfo=UTC)])  # there it is tomorrow
+    assert night.said == ["2026-01-02 03:00:00 WIB (2026-01-01 20:00:00 UTC)"]
     for word in ("early", MARK, queue, "25 8 * * * (Asia/Jakarta)", "team ops", "in the code"):
         assert word in text
 

@@ -73,6 +73,12 @@ def mark_then_nap_then_mark_token(x, seconds):
 
 
 @emq.task
+def mark_where(x):
+    """Which process has run it, and after how many claims."""
+    _append(f"{x} {os.getpid()} {emq.current_job().token}")
+
+
+@emq.task
 def die():
     """Be killed in the middle of a job."""
     os.kill(os.getpid(), signal.SIGKILL)
