@@ -222,6 +222,7 @@ def decode(payload: bytes) -> Call:
         raise ValueError(f"bad payload: {type(error).__name__}: {error}") from error
     if not (isinstance(task, str) and isinstance(args, list) and isinstance(kwargs, dict)):
         raise ValueError("bad payload: it needs a text 'task', a list 'args' and a dict 'kwargs'")
+    # The call and nothing else, as most are: this is done for each job.
     if previous is None and len(body) == 1 + ("args" in body) + ("kwargs" in body):
         return Call(task, args, kwargs)
     passes, onward = body.get("passes") is True, body.get("onward") is True

@@ -7,8 +7,8 @@ LUA = Path(__file__).parent.parent / "lua"
 FUNCTION = re.compile(r"^local function (\w+\(.*?\))$(.*?)^end$", re.MULTILINE | re.DOTALL)
 
 
-def test_functions_of_one_name_are_the_same():
-    """Who mends one of them mends all."""
+def test_functions_with_one_head_are_the_same():
+    """Name and parameters: who mends one of them mends all."""
     bodies: dict[str, dict[str, list[str]]] = {}
     for path in sorted(LUA.glob("*.lua")):
         for head, body in FUNCTION.findall(path.read_text()):

@@ -27,7 +27,8 @@ def pings(server: Server, file: Path) -> Iterator[Callable[[], float]]:
     """Send PING every 10 ms during the block; ask for the longest wait so far, in seconds.
 
     Only what the server did in the meantime counts: how long it ran until the answer was there. So
-    a machine with too few processors, or one that stands still itself, is not held against it.
+    a machine with too few processors, or one that stands still itself, is not held against it. (Nor
+    is a disk: a test whose server writes to one needs another measure.)
     The block begins before there are threads.
     """
 
