@@ -225,11 +225,19 @@ local limits = redis.call('HMGET', meta, 'paused', 'concurrency', 'max', 'durati
 if limits[1] then
   return {-1, '', ''}
 end
+
+-- An idle worker asks now and then: where nothing waits and nothing is due, that is soon said.
+local first = redis.call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
+local due_in = first and math.max(tonumber(first) - now, 0)
+if redis.call('ZCARD', pending) == 0 and due_in ~= 0 then
+  redis.call('DEL', wake)
+  return {count > 0 and due_in or -1, '', ''}
+end
+
 local concurrency, max, duration = tonumber(limits[2]), tonumber(limits[3]), tonumber(limits[4])
 local running = redis.call('ZCARD', active)
 local awake = redis.call('LLEN', wake)
 redis.call('ZCARD', dead)
-redis.call('ZCARD', pending)
 local wanted, limited, window = count, false, -1
 if concurrency and concurrency > 0 and concurrency - running < wanted then
   wanted, limited = math.max(concurrency - running, 0), true
@@ -244,7 +252,8 @@ end
 
 -- What is due goes to pending first.
 local buried = 0
-local due = redis.call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, due_max)
+local due = due_in ~= 0 and {}
+  or redis.call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, due_max)
 if #due > 0 then
   local rows, ready = {}, {}
   for i, id in ipairs(due) do
@@ -275,12 +284,13 @@ local taken, examined, expired = 0, 0, 0
 local reply, leases, receipt, numbers = {-1, '', ''}, {}, {request}, {}
 local started_at, lease_ends = string.format('%.0f', now), string.format('%.0f', now + lease_ms)
 while taken < wanted and examined < EXAMINED_MAX do
-  local popped = redis.call('ZPOPMIN', pending, math.min(wanted - taken, EXAMINED_MAX - examined))
+  local last = math.min(wanted - taken, EXAMINED_MAX - examined) - 1
+  local popped = redis.call('ZRANGE', pending, 0, last)
   if #popped == 0 then
     break
   end
-  for i = 1, #popped, 2 do
-    local id = popped[i]
+  redis.call('ZREMRANGEBYRANK', pending, 0, last)
+  for _, id in ipairs(popped) do
     local key = jobs .. id
     local row, reason = read(id, key)
     examined = examined + 1
@@ -314,7 +324,7 @@ while taken < wanted and examined < EXAMINED_MAX do
         numbers[#numbers + 1] = taken .. ':' .. number
       end
       taken = taken + 1
-      receipt[taken + 1] = id .. ':' .. string.format('%.0f', token)
+      receipt[taken + 1] = id .. (token == 1 and ':1' or string.format(':%.0f', token))
       if trail_all > 0 then
         note('claimed', id, token, worker)
       end
@@ -350,7 +360,7 @@ elseif left == 0 and awake > 0 and buried + expired == 0 then
   redis.call('DEL', wake)
 end
 if taken < count then
-  local first = redis.call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
+  first = redis.call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
   if first then
     reply[1] = math.max(tonumber(first) - now, 0)
   end

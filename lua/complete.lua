@@ -88,7 +88,7 @@ local function free(id)
   end
 end
 
-local ids = {}
+local ids, keys = {}, {}
 for at = 5, #ARGV, 3 do
   ids[#ids + 1] = ARGV[at]
 end
@@ -101,7 +101,8 @@ local verdicts, held, swept, finished, seen = {}, {}, {}, {}, {}
 local refused, tied, left, chained = {}, {}, {}, {}
 for i, id in ipairs(ids) do
   local token = ARGV[3 * i + 3]
-  local row = redis.pcall('HMGET', jobs .. id, 'attempts', 'settled', 'ties')
+  local key = jobs .. id
+  local row = redis.pcall('HMGET', key, 'attempts', 'settled', 'ties')
   local reason
   if row.err or not row[1] then
     verdicts[i] = 0
@@ -130,6 +131,7 @@ for i, id in ipairs(ids) do
     verdicts[i] = 1
     seen[id] = true
     finished[#finished + 1] = i
+    keys[#keys + 1] = key
     if row[3] then
       tied[#tied + 1] = id
       left[id] = ARGV[3 * i + 4]
@@ -251,14 +253,10 @@ if keep_ms > 0 then
     redis.call('ZADD', done, unpack(kept))
   end
 elseif #finished > 0 then
-  local rows = {}
-  for _, i in ipairs(finished) do
-    rows[#rows + 1] = jobs .. ids[i]
-  end
   for _, id in ipairs(tied) do
-    rows[#rows + 1] = jobs .. id .. ':logs'
+    keys[#keys + 1] = jobs .. id .. ':logs'
   end
-  redis.call('DEL', unpack(rows))
+  redis.call('DEL', unpack(keys))
 end
 for _, link in ipairs(chained) do
   local id, ids = link[1], admit(link[1], link[2])

@@ -117,6 +117,18 @@ def test_max_rss_replaces_the_process(probe):
     assert "ERROR" not in worker.output
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_child_collects_no_project(probe, processes):
+    """What was loaded before the fork is kept out of each collection, which would take as long."""
+    with Worker("--processes", processes) as worker:
+        worker.wait_ready()
+        tasks.mark_collected.enqueue()
+        (mark,) = probe.wait_for(1)
+    looked_at, left_out = map(int, mark.split())
+    assert left_out > 20_000  # Django alone
+    assert looked_at < left_out / 2
+
+
 def test_the_name_is_in_rows_and_registry(probe, client):
     """--name: rows say who holds them, and the list of workers who is there."""
     job = tasks.mark_then_nap.enqueue("a", 60)

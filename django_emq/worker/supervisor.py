@@ -7,6 +7,7 @@ process lives.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -194,6 +195,7 @@ class Supervisor:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 self._bell.close()
+                gc.freeze()  # Django and the project stay: no collection need look at them again
                 status = run_child(self.options, page, number=self._spawned, supervisor=supervisor)
             except BaseException:
                 logger.exception("child %d ends by an error", os.getpid())

@@ -95,9 +95,9 @@ def _defects() -> list[Defect]:
     for verb in ("discard", "remove"):
         defect(verb, "the row stays", (rows, ""))
     defect("discard", "the log lines stay", (rows, "redis.call('DEL', jobs .. id)"))
-    logs = "rows[#rows + 1] = jobs .. id .. ':logs'"
+    logs = "keys[#keys + 1] = jobs .. id .. ':logs'"
     defect("complete", "the log lines stay", (logs, ""))
-    defect("complete", "the row stays", ("redis.call('DEL', unpack(rows))", ""))
+    defect("complete", "the row stays", ("redis.call('DEL', unpack(keys))", ""))
     defect("snooze", "the state of the row stays", ("'state', 'scheduled', ", ""))
 
     # The history that some rows keep.

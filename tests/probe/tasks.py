@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -76,6 +77,12 @@ def mark_then_nap_then_mark_token(x, seconds):
 def mark_where(x):
     """Which process has run it, and after how many claims."""
     _append(f"{x} {os.getpid()} {emq.current_job().token}")
+
+
+@emq.task
+def mark_collected():
+    """What the garbage collector of this process looks at: objects, and those that it leaves out."""
+    _append(f"{len(gc.get_objects())} {gc.get_freeze_count()}")
 
 
 @emq.task
