@@ -81,7 +81,7 @@ def mark_where(x):
 
 @emq.task
 def mark_collected():
-    """What the garbage collector of this process looks at: objects, and those that it leaves out."""
+    """What the garbage collector of this process looks at, and what it leaves out: objects."""
     _append(f"{len(gc.get_objects())} {gc.get_freeze_count()}")
 
 
