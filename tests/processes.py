@@ -20,6 +20,10 @@ MANAGE = ROOT / "testproject" / "manage.py"
 # Longer than anything takes on a busy machine: only a test that fails waits for it.
 PATIENCE = 60.0
 
+# Commands that play a whole scene with many processes. The lines that they run are run by other
+# tests too, so their coverage is not measured, which would take as long as the scene.
+SCENES = {"bench", "chaos", "demo"}
+
 
 def wait_until(
     happened: Callable[[], object], *, seconds: float = PATIENCE, what: str = ""
@@ -53,10 +57,14 @@ class Probe:
         return self.marks()
 
 
-def environment(**changes: str) -> dict[str, str]:
-    """What a `manage.py` command started by a test sees: the tests' settings, server, database."""
+def environment(*, measured: bool = True, **changes: str) -> dict[str, str]:
+    """What a `manage.py` command started by a test sees: the tests' settings, server, database.
+
+    :param measured: whether its coverage counts, where that of the tests does.
+    """
+    left_out = "" if measured else "COVERAGE_PROCESS_CONFIG"
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name != left_out},
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "",  # hundreds of processes compile once, wherever they run
@@ -70,7 +78,7 @@ def manage(*args: str, seconds: float = 60, **env: str) -> subprocess.CompletedP
     """Run one `manage.py` command to its end, whatever that is; its output as text."""
     return subprocess.run(
         [sys.executable, str(MANAGE), *args],
-        env=environment(**env),
+        env=environment(measured=args[0] not in SCENES, **env),
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -95,7 +103,7 @@ class Worker:
         self._closed = False
         self.process = subprocess.Popen(
             [*before, sys.executable, str(MANAGE), command, *args],
-            env=environment(**env),
+            env=environment(measured=command not in SCENES, **env),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

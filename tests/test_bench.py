@@ -95,6 +95,22 @@ def test_the_verdict_is_that_of_the_median(ratio: float, verdict: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("used_us", "second", "verdict"),
+    [
+        (80, 11_000.0, "missed"),
+        (98, 11_000.0, "server full (98%)"),
+        (98, 12_000.0, "met"),
+    ],
+    ids=["room", "full", "full and met"],
+)
+def test_a_second_worker_needs_room(used_us: float, second: float, verdict: str) -> None:
+    """Where one worker keeps the server's core busy, no second one can be asked to be quicker."""
+    first = {"ceiling": 1.0, "drain_1": 10_000.0, "drain_1_server_us": used_us}
+    line = results({"drain_1": first, "drain_2": {"drain_2": second}})["drain_2"]
+    assert cells(line)[-1] == verdict
+
+
+@pytest.mark.parametrize(
     ("name", "most", "met"), [("valkey 9.1.0", "350", False), ("redis 7.0.15", "420", True)]
 )
 def test_the_bytes_of_a_job_are_judged_by_server(name: str, most: str, met: bool) -> None:
@@ -115,8 +131,7 @@ def test_the_page_shows_the_figures_that_are_kept() -> None:
     assert fill_page(PAGE) == PAGE.read_text()
     kept = Results.load(PAGE.with_suffix(".json"))
     assert not kept.quick
-    # How many rounds they are from stands above them.
-    assert f", {len(kept.rounds)} rounds. " in PAGE.read_text()
+    assert len(kept.rounds) >= 5
     assert {line.figure.key for line in kept.lines()} == set(KEYS)
 
 

@@ -20,6 +20,8 @@ from .lab import fresh_server
 from .measures import FIGURES, Figure
 from .sizes import Sizes
 
+FULL = 0.9  # of its one core: a server that is so busy has no room for another worker
+
 
 @dataclass(frozen=True)
 class Line:
@@ -30,6 +32,7 @@ class Line:
     ratios: list[float]
     target: str
     met: bool | None  # None where nothing is to be reached, or the sizes are not the real ones
+    note: str = ""  # why there is nothing to be reached
 
     @property
     def range(self) -> tuple[float, float, float]:
@@ -90,7 +93,21 @@ class Results:
         elif most is not None:
             target = f"≤ {most:g}"
             met = median(judged) <= most
-        return Line(figure, values, ratios, target, None if self.quick or not judged else met)
+        met = None if self.quick or not judged else met
+        note = ""
+        if met is False and figure.room and (busy := self.busy(figure.of)) >= FULL:
+            met, note = None, f"server full ({busy:.0%})"
+        return Line(figure, values, ratios, target, met, note)
+
+    def busy(self, key: str) -> float:
+        """The share of its core that the server used in a drain, the median of all rounds."""
+        shares = [
+            figures[key] * figures[f"{key}_server_us"] / 1e6
+            for measures in self.rounds
+            for figures in measures.values()
+            if f"{key}_server_us" in figures
+        ]
+        return min(median(shares), 1.0) if shares else 0.0
 
 
 def _other(key: str, figures: Figures, measures: dict[str, Figures]) -> float | None:
@@ -111,6 +128,7 @@ def _as_dict(line: Line) -> dict[str, Any]:
         "ratios": line.ratios,
         "target": line.target,
         "met": line.met,
+        "note": line.note,
     }
 
 

@@ -22,7 +22,7 @@ def cells(line: Line) -> tuple[str, ...]:
     ratio = f"{median(line.ratios):.2f}" if line.ratios else ""
     if len(line.ratios) > 1:
         ratio += f" ({min(line.ratios):.2f} to {max(line.ratios):.2f})"
-    verdict = {True: "met", False: "missed", None: ""}[line.met]
+    verdict = {True: "met", False: "missed", None: line.note}[line.met]
     figure = line.figure
     unit = f"{middle} {figure.unit}"
     return figure.key, figure.what, unit, f"{low} to {high}", ratio, line.target, verdict

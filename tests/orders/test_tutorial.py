@@ -51,7 +51,9 @@ class Reader:
     def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.url = url
-        self.env = environment(DJANGO_SETTINGS_MODULE="mysite.settings", LOG_LEVEL="WARNING")
+        self.env = environment(
+            measured=False, DJANGO_SETTINGS_MODULE="mysite.settings", LOG_LEVEL="WARNING"
+        )
         self.worker: subprocess.Popen[bytes] | None = None
         self.last = self.said = ""  # the last command, and what it printed
 
