@@ -11,13 +11,14 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from operator import attrgetter
 from time import monotonic
 from typing import Any
 
 from . import connections, scripts
-from .batches import Batch
+from .batches import Batch, line_of
 from .conf import Settings, settings
 from .connections import Client
 from .exceptions import EmqError, OutcomeUnknown, TooFewReplicas
@@ -28,6 +29,7 @@ from .waiting import Waiting
 PAUSES = (0.05, 0.5)  # seconds before the call is sent again, when its reply was lost
 CHUNK = 500  # jobs in one script call
 ROUND = 5000  # jobs in one round trip, about
+DEPTH = 2  # round trips under way at once
 # Seconds after which a process enters a queue again: somebody may have emptied the server since.
 KNOWN = 60.0
 
@@ -42,7 +44,7 @@ def admit(lots: Lots, replicas: Mapping[str, int]) -> tuple[Verdicts, list[Sent]
     """Admit any number of jobs by queue: verdicts by queue, in order, and what `confirm` takes.
 
     Each 500 jobs of a queue are one step on the server; steps of several queues share a round
-    trip, but for those that wait for replicas.
+    trip, and two round trips are under way at once, but for those that wait for replicas.
 
     :param replicas: how many shall have the jobs of a queue; queues that wait for none may lack.
     """
@@ -57,8 +59,8 @@ def admit(lots: Lots, replicas: Mapping[str, int]) -> tuple[Verdicts, list[Sent]
             if wait:
                 sent.append((queue, jobs, wait))
     rest = {queue: jobs for queue, jobs in lots.items() if not replicas.get(queue)}
-    for lot in _rounds(rest):
-        for queue, verdicts in push_many(client, lot).items():
+    for answered in _push_all(client, deque(_rounds(rest))):
+        for queue, verdicts in answered.items():
             found[queue] += verdicts
     return found, sent
 
@@ -81,6 +83,42 @@ def _rounds(lots: Lots) -> Iterator[Lots]:
             yield one
 
 
+def _push_all(client: Client, rounds: deque[Lots]) -> Iterator[Verdicts]:
+    """Make one round trip after another; while the server works on one, the next is sent.
+
+    Neighbours go under different names, since of a name only the last call is remembered. What a
+    broken connection leaves without an answer is sent again under its own name, one by one.
+    """
+    if len(rounds) < 2:  # needs no line
+        yield from (push_many(client, lots) for lots in rounds)
+        return
+    line, names = line_of(client), deque(_name() for _ in range(DEPTH))
+    under_way: deque[tuple[Lots, str]] = deque()
+    try:
+        while rounds or under_way:
+            try:
+                while rounds and len(under_way) < DEPTH:
+                    under_way.append((rounds.popleft(), names[0]))
+                    names.rotate()
+                    introduce(client, under_way[-1][0])
+                    line.post(_batch(client, *under_way[-1]))
+                verdicts = _verdicts(under_way[0][0], line.collect())
+                under_way.popleft()
+                yield verdicts
+            except OutcomeUnknown:
+                line.drop()
+                while under_way:
+                    yield _push(client, *under_way.popleft())
+            except EmqError:
+                with suppress(EmqError):  # what else is under way is not left in the air
+                    for _ in range(len(under_way) - 1):
+                        line.collect()
+                raise
+    finally:
+        line.drop()
+        _idle.extend(names)
+
+
 def push(
     client: Client, queue: str, jobs: list[NewJob], waiting: Waiting | None = None
 ) -> list[Verdict]:
@@ -94,30 +132,40 @@ def push(
 
 def push_many(client: Client, lots: Lots, waiting: Waiting | None = None) -> Verdicts:
     """Admit up to 500 jobs of each queue in one round trip, again if a reply is lost."""
+    producer = (waiting and waiting.producer) or _name()
     try:
-        producer = (waiting and waiting.producer) or _idle.pop()
-    except IndexError:
-        producer = secrets.token_hex(6)
-    pauses = iter(PAUSES)
-    try:
-        while True:
-            try:
-                introduce(client, lots)
-                return _send(client, waiting, lots, producer)
-            except OutcomeUnknown as error:
-                pause = next(pauses, None)
-                if pause is None:
-                    queue, jobs = next(iter(lots.items()))
-                    raise OutcomeUnknown(
-                        f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is "
-                        f"unknown whether job {jobs[0].id} was stored: {error}"
-                    ) from error
-                time.sleep(pause)
+        return _push(client, lots, producer, waiting)
     finally:
         if waiting and waiting.is_short:
             waiting.producer = producer
         else:
             _idle.append(producer)
+
+
+def _name() -> str:
+    """A producer that makes no other call now."""
+    try:
+        return _idle.pop()
+    except IndexError:
+        return secrets.token_hex(6)
+
+
+def _push(client: Client, lots: Lots, producer: str, waiting: Waiting | None = None) -> Verdicts:
+    """Send lots under a name, again if a reply is lost."""
+    pauses = iter(PAUSES)
+    while True:
+        try:
+            introduce(client, lots)
+            return _send(client, waiting, lots, producer)
+        except OutcomeUnknown as error:
+            pause = next(pauses, None)
+            if pause is None:
+                queue, jobs = next(iter(lots.items()))
+                raise OutcomeUnknown(
+                    f"Queue {queue!r}: no answer after {len(PAUSES) + 1} tries, so it is "
+                    f"unknown whether job {jobs[0].id} was stored: {error}"
+                ) from error
+            time.sleep(pause)
 
 
 def introduce(client: Client, queues: Iterable[str]) -> None:
@@ -134,10 +182,17 @@ def _send(client: Client, waiting: Waiting | None, lots: Lots, producer: str) ->
         ((queue, jobs),) = lots.items()
         way = waiting or client
         return {queue: verb_of(jobs)(way, queue, jobs, request=jobs[0].id, producer=producer)}
+    return _verdicts(lots, _batch(client, lots, producer).send())
+
+
+def _batch(client: Client, lots: Lots, producer: str) -> Batch:
     batch = Batch(client)
     for queue, jobs in lots.items():
         verb_of(jobs)(batch, queue, jobs, request=jobs[0].id, producer=producer)
-    answers = batch.send()
+    return batch
+
+
+def _verdicts(lots: Lots, answers: list[Any]) -> Verdicts:
     failed = [answer for answer in answers if isinstance(answer, EmqError)]
     if failed:
         raise next((error for error in failed if isinstance(error, OutcomeUnknown)), failed[0])

@@ -56,6 +56,30 @@ def test_B11_reply_of_the_enqueue_is_lost(probe, client, behind, act, losses):
     assert sorted(probe.marks()) == sorted(["known", "a", *map(str, range(50))])
 
 
+@pytest.mark.parametrize("act", [Act.CUT_AFTER, Act.CUT_BEFORE])
+@pytest.mark.parametrize("passed", [0, 1, 3])
+def test_replies_of_a_long_call_are_lost(client, behind, act, passed):
+    """Two round trips are under way when the link breaks: each job is there once, in its place."""
+    rule = behind.on("enqueue", act, times=2, after=passed)
+    made = emq.enqueue_many(tasks.mark.job(i) for i in range(2300))
+    assert rule.fired.is_set()
+    assert {job.status for job in made} == {"enqueued"}
+    pending = client.raw.zrange(queue_keys(QUEUE).pending, 0, -1)
+    assert [job.id.encode() for job in made] == pending[1:]  # before them the one that is known
+    assert inspector.totals(client, QUEUE)["enqueued"] == count(client) == 2301
+
+
+def test_no_reply_to_a_long_call(client, behind):
+    """The link stays away: the error names the first job of which nothing is known."""
+    behind.on("enqueue", Act.CUT_AFTER, times=9, after=2)
+    with pytest.raises(emq.OutcomeUnknown, match="no answer after 3 tries") as caught:
+        emq.enqueue_many(tasks.mark.job(i) for i in range(2300))
+    (job_id,) = (word for word in str(caught.value).split() if word.startswith("JOB"))
+    pending = client.raw.zrange(queue_keys(QUEUE).pending, 0, -1)
+    assert pending.index(job_id.encode()) in (1 + 500, 1 + 1000)  # the first lot was answered
+    assert len(pending) <= 1 + 2000  # and nothing was sent after that
+
+
 def test_the_job_is_done_before_the_call_is_repeated(probe, client, behind):
     """A quick worker has finished the job, its row is gone: the repeat makes no new one."""
     with Worker() as worker:
