@@ -40,6 +40,15 @@ READS = (
     "ZREVRANGE", "ZSCAN", "ZSCORE",
 )  # fmt: skip
 QUESTIONS = ("CONFIG GET save", "INFO", "SCAN 0")
+# How many words follow the key, where it is not two: a server (Redis 8.6) counts them when asked.
+# Of DEL and EXISTS each would be a key.
+AFTER = {
+    **dict.fromkeys(
+        ("DEL", "EXISTS", "GET", "HGETALL", "HLEN", "LLEN", "PTTL", "SMEMBERS", "TYPE", "ZCARD"), 0
+    ),
+    **dict.fromkeys(("HGET", "HSTRLEN", "INCRBY", "SISMEMBER", "ZSCORE"), 1),
+    "XADD": 3,
+}
 PARTS = {"SCRIPT", "CONFIG", "CLUSTER"}  # commands that are allowed by their second word
 _CALLED = re.compile(rb"redis\.p?call\('([A-Z]+)'")
 
@@ -105,9 +114,7 @@ def _call(command: str, keys: Keys) -> tuple[str, ...]:
         return (command,)
     if command == "PUBLISH":
         return (command, keys.events, "x")
-    if command in ("DEL", "EXISTS"):  # each further word would be a key
-        return (command, keys.job("JOB0"))
-    return (command, keys.job("JOB0"), "1", "1")
+    return (command, keys.job("JOB0"), *"1" * AFTER.get(command, 2))
 
 
 def _lacking_keys(client: Client, queues: Sequence[Keys]) -> list[str]:

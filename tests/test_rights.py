@@ -10,6 +10,7 @@ from django.core.management import CommandError, call_command
 import django_emq as emq
 from django_emq import connections, doctor, inspector, rights, scripts
 from django_emq.exceptions import ServerError, ServerRefused
+from django_emq.keys import queue_keys
 from tests.conformance.wire import books_balance
 from tests.operator_cases import job_in
 from tests.probe import tasks, unique, verdicts
@@ -48,6 +49,19 @@ def user(redis, server, settings) -> Iterator[object]:
     yield sign_in
     connections.reset()
     redis.execute_command("ACL", "DELUSER", *made)
+
+
+def test_the_questions_are_whole_commands(redis):
+    """A server may refuse a question about a command that has too many words, or too few."""
+    keys = queue_keys("default")
+    verbs = (rights.WORKER, rights.REAPER, rights.OPERATOR)
+    names = {name for some in verbs for name in rights.commands(some)} | set(rights.READS)
+    asked = [rights._call(name, keys) for name in sorted(names)]
+    asked += [tuple(question.split()) for question in rights.QUESTIONS]
+    for words in asked:
+        found = redis.execute_command("COMMAND", "INFO", words[0])
+        arity = next(iter(found.values()))["arity"] if isinstance(found, dict) else found[0][1]
+        assert len(words) == arity if arity > 0 else len(words) >= -arity, (words, arity)
 
 
 def test_the_page_has_what_the_scripts_call():
