@@ -110,8 +110,8 @@ def _push_all(client: Client, rounds: deque[Lots]) -> Iterator[Verdicts]:
                 while under_way:
                     yield _push(client, *under_way.popleft())
             except EmqError:
-                with suppress(EmqError):  # what else is under way is not left in the air
-                    for _ in range(len(under_way) - 1):
+                with suppress(EmqError):  # whoever catches it finds nothing still on its way
+                    while line.in_the_air:
                         line.collect()
                 raise
     finally:

@@ -110,6 +110,11 @@ class Line:
         self._refused = self._refused or any(isinstance(one, EmqError) for one in answers)
         return answers
 
+    @property
+    def in_the_air(self) -> int:
+        """How many batches the server may be working on."""
+        return len(self._posted)
+
     def _read(self) -> Any:
         try:
             return self._connection.read_response()
@@ -127,6 +132,8 @@ class Line:
 
 class InTurn(Line):
     """A line that sends a batch when its answers are collected."""
+
+    in_the_air = 0
 
     def post(self, batch: Batch) -> None:
         """Keep a batch until its turn."""

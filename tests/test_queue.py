@@ -8,6 +8,7 @@ from django.utils import timezone
 
 import django_emq as emq
 from django_emq import admission, connections, inspector, registry, scripts
+from django_emq.exceptions import ServerError
 from django_emq.ids import is_job_id, mint
 from django_emq.keys import queue_keys
 from tests.conformance import wire
@@ -90,6 +91,21 @@ def test_enqueue_many_answers_in_order(client):
         pending = list(members(client, f"q{i}", "pending"))
         assert pending == [job.id for job in made if job.queue == f"q{i}"]
     assert emq.enqueue_many([]) == []
+
+
+def test_a_long_call_that_is_refused(client):
+    """It raises what the server says, nothing of it is stored, and the next call is as ever."""
+    tasks.mark.enqueue("known")
+    pending = queue_keys(QUEUE).pending
+    client.raw.rename(pending, "aside")
+    client.raw.set(pending, "of another type")
+    with pytest.raises(ServerError, match="WRONGTYPE"):
+        emq.enqueue_many(tasks.mark.job(i) for i in range(2300))
+    client.raw.rename("aside", pending)
+    assert client.raw.zcard(pending) == 1
+    made = emq.enqueue_many(tasks.mark.job(i) for i in range(1200))
+    assert {job.status for job in made} == {"enqueued"}
+    assert inspector.totals(client, QUEUE)["enqueued"] == client.raw.zcard(pending) == 1201
 
 
 def test_enqueue_many_is_few_calls(client):

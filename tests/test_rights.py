@@ -237,9 +237,9 @@ def test_a_reaper_without_a_right_does_not_start(redis, client, user, queue, rul
     job_in(client, queue, "lapsed")
     scripts.register(client, [queue])
     before = {key: client.raw.dump(key) for key in client.raw.keys("*")}
-    named = rule == "+smembers"  # no worker has that one
-    user("worker", without="" if named else rule)
-    if not named:
+    extra = rule == "+smembers"  # which a reaper needs and a worker does not
+    user("worker", without="" if extra else rule)
+    if not extra:
         redis.execute_command("ACL", "SETUSER", "emq-worker", "+smembers")
     with pytest.raises(CommandError) as caught:
         call_command("emq_reaper", *args, "--once", stdout=io.StringIO())
